@@ -62,7 +62,10 @@ class HdfsReadConformance(ListingConformance, StoreConformance):
     webhdfs_port: ClassVar[int] = 0
     # The NameNode says either, by whether the user is its superuser.
     below_a_file: ClassVar[tuple[type[StoreError], ...]] = (NotFound, NotADirectory)
-    odd_names = (*ODD_NAMES, b"new\nline", b"tab\t", b"\x01\x7f", b"%2F", b"n" * 255)
+    odd_names = (
+        *(*ODD_NAMES, b"new\nline", b"tab\t", b"\x01\x7f", b"%2F", b"(1)<2>|3|$!@^", b"n" * 255),
+        *("e\N{COMBINING ACUTE ACCENT} is not é".encode(), "עברית".encode()),
+    )
     many = 150
 
     @pytest.fixture(scope="class")

@@ -137,16 +137,26 @@ class NamespaceConformance:
                 store.rename(source, target)
         assert read(store, folder + b"/file") == b"x"
 
-    def test_one_of_many_moves_wins(self, store: Store, populate: Populate, folder: bytes) -> None:
-        if not store.capabilities.put_if_absent:
+    @pytest.mark.parametrize("replacing", [False, True])
+    def test_one_of_many_moves_wins(self, store: Store, populate: Populate, folder: bytes, replacing: bool) -> None:
+        """Of those to a free name, and of those that replace a file on a condition."""
+        if not (store.capabilities.compare if replacing else store.capabilities.put_if_absent):
             assert store.capabilities.writes
             return
+        folder += b"/%d" % replacing  # the cases share the one that is named after the test
         for number in range(8):
             populate.write(folder + b"/%d" % number, b"%d" % number)
+        if replacing:
+            populate.write(folder + b"/won", b"before")
+            seen = store.stat(folder + b"/won").identity
 
         def move(number: int) -> bool:
-            with contextlib.suppress(Exists):
-                store.rename(folder + b"/%d" % number, folder + b"/won")
+            source = folder + b"/%d" % number
+            with contextlib.suppress(StaleVersion if replacing else Exists):
+                if replacing:
+                    store.compare_and_rename(source, folder + b"/won", seen)
+                else:
+                    store.rename(source, folder + b"/won")
                 return True
             return False
 
@@ -182,29 +192,6 @@ class NamespaceConformance:
         with pytest.raises(StaleVersion):
             store.compare_and_rename(folder + b"/2", path, seen)
         assert [status.name for status in listing(store, folder)] == [b"1", b"2"]
-
-    def test_one_of_many_that_replace_a_file_on_a_condition_wins(
-        self, store: Store, populate: Populate, folder: bytes
-    ) -> None:
-        if not store.capabilities.compare:
-            assert store.capabilities.writes
-            return
-        populate.write(folder + b"/file", b"before")
-        for number in range(8):
-            populate.write(folder + b"/%d" % number, b"%d" % number)
-        seen = store.stat(folder + b"/file").identity
-
-        def take_its_place(number: int) -> bool:
-            with contextlib.suppress(StaleVersion):
-                store.compare_and_rename(folder + b"/%d" % number, folder + b"/file", seen)
-                return True
-            return False
-
-        with ThreadPoolExecutor(8) as pool:
-            won = list(pool.map(take_its_place, range(8)))
-        assert won.count(True) == 1
-        assert read(store, folder + b"/file") == b"%d" % won.index(True)
-        assert len(listing(store, folder)) == 8
 
     # Attributes
 

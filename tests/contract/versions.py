@@ -19,12 +19,6 @@ class VersionConformance:
     gone: ClassVar[tuple[type[StoreError], ...]] = (StaleVersion,)
     """Permitted errors of reading a version that is gone."""
 
-    def test_expecting_the_present_version(self, store: Store, populate: Populate, folder: bytes) -> None:
-        populate.write(folder + b"/file", b"old")
-        handle = store.open(folder + b"/file", store.stat(folder + b"/file").identity)
-        assert bytes(handle.read(0, 3)) == b"old"
-        handle.close()
-
     def test_bytes_in_memory_are_those_of_the_version(self, store: Store, populate: Populate, folder: bytes) -> None:
         old = content(20_000, 1)
         populate.write(folder + b"/file", old)

@@ -195,11 +195,8 @@ def in_pieces(
 
 def placed(store: Store, path: bytes) -> list[tuple[int | str, ...]]:
     """(length, hosts…) of each block. Raises Transient while a replica was not reported yet."""
-    handle = store.open(path)
-    try:
+    with contextlib.closing(store.open(path)) as handle:
         blocks = handle.locate(0, handle.status.length)
-    finally:
-        handle.close()
     if not all(block.hosts for block in blocks):
         raise Transient("some block has no replica yet")
     return [(block.length, *block.hosts) for block in blocks]

@@ -33,9 +33,12 @@ def store(tmp_path_factory: pytest.TempPathFactory, programs: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory, store: Path, pause: str, programs: Path) -> Iterator[Node]:
-    folder = tmp_path_factory.mktemp("node")
-    with contextlib.closing(Node(folder, stores=[str(store)], pause=pause, programs=programs)) as made:
+def node(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, store: Path, pause: str, programs: Path
+) -> Iterator[Node]:
+    """With the module's `NODE` for its options, if there is one."""
+    folder, options = tmp_path_factory.mktemp("node"), getattr(request.module, "NODE", {})
+    with contextlib.closing(Node(folder, stores=[str(store)], pause=pause, programs=programs, **options)) as made:
         made.start()
         yield made
 

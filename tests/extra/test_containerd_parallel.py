@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
 import pytest
 
+from tests.extra import test_containerd_2
 from tests.integration.containerd import conftest
 from tests.integration.containerd.conftest import base, build
 from tests.support.images.layers import directory, file, layer
@@ -16,7 +15,9 @@ from tests.support.waiting import eventually
 from tests.tools.containerd import gobuild
 from tests.tools.containerd.node import Node, Registry
 
-registry, pause, store = conftest.registry, conftest.pause, conftest.store
+registry, pause, store, node = conftest.registry, conftest.pause, conftest.store, test_containerd_2.node
+
+NODE = {"parallel": True}
 
 FAMILY = [
     base(),
@@ -26,11 +27,8 @@ FAMILY = [
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory, store: Path, pause: str) -> Iterator[Node]:
-    folder, programs = tmp_path_factory.mktemp("node"), gobuild.containerd("2.4.2")
-    with contextlib.closing(Node(folder, stores=[str(store)], pause=pause, programs=programs, parallel=True)) as made:
-        made.start()
-        yield made
+def programs() -> Path:
+    return gobuild.containerd("2.4.2")
 
 
 def pull(node: Node, image: str) -> set[str]:

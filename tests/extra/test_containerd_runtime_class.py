@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.extra import test_containerd_2
 from tests.integration.containerd import conftest
 from tests.integration.containerd.conftest import base, build
 from tests.support.images.layers import directory, file, layer
@@ -15,27 +14,15 @@ from tests.tools.containerd import gobuild
 from tests.tools.containerd.node import Node, Registry
 
 registry, pause = conftest.registry, conftest.pause
+store, node = test_containerd_2.store, test_containerd_2.node
 
-OPTIONS = ("--runtime-class", "--no-systemd-cgroup")
+NODE = {"options": ("--runtime-class", "--no-systemd-cgroup")}
 WAITS = ("sleep", "100000")
 
 
 @pytest.fixture(scope="module", params=["1.7.35", "2.2.9", "2.4.2"])
 def programs(request: pytest.FixtureRequest) -> Path:
     return gobuild.containerd(request.param)
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory, programs: Path) -> Path:
-    return tmp_path_factory.mktemp("store")
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory, store: Path, pause: str, programs: Path) -> Iterator[Node]:
-    made = Node(tmp_path_factory.mktemp("node"), stores=[str(store)], pause=pause, programs=programs, options=OPTIONS)
-    with contextlib.closing(made):
-        made.start()
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from stripefs.fuse import kernel
 from tests.support.checkout import CHECKOUT
 
 pytestmark = [pytest.mark.mount, pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -84,12 +85,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
     try:
         yield Built(folder)
     finally:
-        done = subprocess.run(
-            ["findmnt", "--noheadings", "--list", "--output", "TARGET"], capture_output=True, text=True
-        )
-        for path in reversed(done.stdout.splitlines()):
-            if path.startswith(f"{folder}/"):
-                subprocess.run(["umount", path], check=True)
+        for mount in reversed(kernel.mounts()):
+            if Path(mount.path).is_relative_to(folder):
+                kernel.unmount(mount.path, kernel.MNT_DETACH)
         shutil.rmtree(folder)
 
 

@@ -16,7 +16,6 @@ import struct
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -91,26 +90,19 @@ def _told(reader: int, size: int) -> bytes:
 
 
 @contextmanager
-def _holder(
-    file: Path, body: Callable[[_Group, Callable[[str], None]], None]
-) -> Iterator[tuple[int, Callable[[], str]]]:
-    """A process that holds a group and does `body(group, say)`; its id, and what it says, a character a time."""
+def _forked(work: Callable[[int], None]) -> Iterator[tuple[int, int]]:
+    """A process that does `work(writer)`, killed at the end of the block; its id, and the other end of its pipe."""
     reader, writer = os.pipe()
     if not (process := os.fork()):
-        status = 1
         try:
-            group = _Group(file)
-            os.write(writer, b"m")
-            body(group, partial(_say, writer))
-            signal.pause()
+            work(writer)
         except BaseException as error:  # noqa: BLE001 the child must never come back into pytest
-            sys.stderr.write(f"the holder failed: {error!r}\n")
+            sys.stderr.write(f"the child failed: {error!r}\n")
         finally:
-            os._exit(status)
+            os._exit(0)
     os.close(writer)
     try:
-        assert _told(reader, 1) == b"m"
-        yield process, lambda: _told(reader, 1).decode()
+        yield process, reader
     finally:
         os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
@@ -118,44 +110,50 @@ def _holder(
 
 
 @contextmanager
+def _holder(
+    file: Path, body: Callable[[_Group, Callable[[str], object]], None]
+) -> Iterator[tuple[int, Callable[[], str]]]:
+    """A process that holds a group and does `body(group, say)`; its id, and what it says, a character a time."""
+
+    def hold(writer: int) -> None:
+        group = _Group(file)
+        os.write(writer, b"m")
+        body(group, lambda said: os.write(writer, said.encode()))
+        signal.pause()
+
+    with _forked(hold) as (process, reader):
+        assert _told(reader, 1) == b"m"
+        yield process, lambda: _told(reader, 1).decode()
+
+
+@contextmanager
 def _reading(file: Path, offset: int) -> Iterator[Callable[[], bytes]]:
     """Another process reads `_RANGE` bytes there; what it got, the error in words where the read failed."""
-    reader, writer = os.pipe()
-    if not (process := os.fork()):
+
+    def read(writer: int) -> None:
         try:
-            os.close(reader)
             with file.open("rb", buffering=0) as opened:
                 os.write(writer, os.pread(opened.fileno(), _RANGE, offset))
         except OSError as error:
             os.write(writer, os.strerror(error.errno or 0).encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    try:
+
+    with _forked(read) as (_, reader):
         yield lambda: _told(reader, _RANGE)
-    finally:
-        os.kill(process, signal.SIGKILL)
-        os.waitpid(process, 0)
-        os.close(reader)
 
 
-def _say(writer: int, said: str) -> None:
-    os.write(writer, said.encode())
-
-
-def _take_one(group: _Group, say: Callable[[str], None]) -> None:
+def _take_one(group: _Group, say: Callable[[str], object]) -> None:
     group.next_read()
     say("a")
 
 
-def _fill_all(group: _Group, _say: Callable[[str], None]) -> None:
+def _fill_all(group: _Group, _say: Callable[[str], object]) -> None:
     while True:
         asked = group.next_read()
         os.pwrite(asked, _CONTENT * (_SIZE // _RANGE), 0)  # a write through this descriptor raises no event
         group.answer(asked, _FAN_ALLOW)
 
 
-def _refuse_all(group: _Group, _say: Callable[[str], None]) -> None:
+def _refuse_all(group: _Group, _say: Callable[[str], object]) -> None:
     while True:
         group.answer(group.next_read(), _FAN_DENY)
 
@@ -178,7 +176,7 @@ def test_a_read_that_waits_when_the_last_holder_is_killed_returns_zeros(sparse: 
 
 
 def test_a_whole_file_without_a_mark_needs_no_holder(sparse: Path) -> None:
-    def fill_and_let_go(group: _Group, say: Callable[[str], None]) -> None:
+    def fill_and_let_go(group: _Group, say: Callable[[str], object]) -> None:
         asked = group.next_read()
         os.pwrite(asked, _CONTENT * (_SIZE // _RANGE), 0)
         group.unmark()

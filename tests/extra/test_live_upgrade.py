@@ -20,17 +20,17 @@ from typing import Any
 import pytest
 
 from imagefs.daemon.launcher import is_kept
-from stripefs.fuse import kernel
 from tests.integration.imagefs.test_daemon_restarts import GatedServer
 from tests.support.checked_content import content, difference
 from tests.support.images.faults import ensure
 from tests.support.mount_load import MountLoad
+from tests.support.refusals import refused
 from tests.support.waiting import eventually
 from tests.support.written_mounts import content as stored
 from tests.tools.containers import fill
 from tests.tools.imagefs_daemon import Service
 from tests.tools.installed_code import InstalledCode
-from tests.tools.mounts import drop_cache
+from tests.tools.mounts import Observed, drop_cache
 from tests.tools.s3_server import s3_server
 
 pytestmark = [pytest.mark.mount, pytest.mark.root, pytest.mark.slow]
@@ -46,7 +46,7 @@ _OPTIONS = {
 }
 
 
-class UpgradedMount:
+class UpgradedMount(Observed):
     """A mount of a local directory that runs from `code`."""
 
     def __init__(self, folder: Path, code: InstalledCode, options: tuple[str, ...]) -> None:
@@ -63,17 +63,19 @@ class UpgradedMount:
             self._process = subprocess.Popen(
                 command, cwd=self._folder, env=self._code.environment, stdout=log, stderr=log, start_new_session=True
             )
-        eventually(lambda: kernel.find_mount(str(self.path)), "the mount")
+        eventually(self.in_table, "the mount")
         eventually(lambda: self.status().get("generation") == 1, "the worker")
 
     def hup(self) -> None:
         self._process.send_signal(signal.SIGHUP)
 
+    def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """`stripefs WORDS` on this mount."""
+        command = self._code.command("stripefs", *words, str(self.path))
+        return subprocess.run(command, env=self._code.environment, capture_output=True, text=True)
+
     def status(self) -> dict[str, Any]:
-        done = subprocess.run(
-            self._code.command("stripefs", "status", "--json", str(self.path)),
-            env=self._code.environment, capture_output=True, text=True,
-        )  # fmt: skip
+        done = self._run("status", "--json")
         return dict(json.loads(done.stdout)[0]) if done.returncode == 0 else {}
 
     def serves(self, version: str, generation: int) -> bool:
@@ -82,10 +84,7 @@ class UpgradedMount:
 
     def unmount(self) -> None:
         """By the command, as it is now."""
-        done = subprocess.run(
-            self._code.command("stripefs", "umount", str(self.path)),
-            env=self._code.environment, capture_output=True, text=True,
-        )  # fmt: skip
+        done = self._run("umount")
         assert done.returncode == 0, done.stderr
         assert self._process.wait(60) == 0
 
@@ -93,8 +92,7 @@ class UpgradedMount:
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
-        while kernel.find_mount(str(self.path)) is not None:
-            kernel.unmount(str(self.path), kernel.MNT_DETACH)
+        self.take_away()
 
 
 @pytest.fixture
@@ -120,14 +118,6 @@ def check(mount: UpgradedMount, load: MountLoad) -> None:
             assert not difference(data, version, 0)
 
 
-def call_errno(call: object, *arguments: object) -> int:
-    try:
-        call(*arguments)  # type: ignore[operator]
-    except OSError as error:
-        return error.errno or 0
-    return 0
-
-
 @pytest.mark.parametrize("commit", [BEFORE_THE_MOVE, RELEASE_0_1_0])
 def test_from_a_version_that_ends_its_worker_at_once(code: InstalledCode, mount: UpgradedMount, commit: str) -> None:
     """Its supervisor kills the worker: who has a file open for writing is told by EIO; nothing else is lost."""
@@ -144,8 +134,10 @@ def test_from_a_version_that_ends_its_worker_at_once(code: InstalledCode, mount:
         load.wait_for_more()
         mount.hup()
         eventually(lambda: mount.serves(UPGRADED, 2), "the worker of this version")
-        assert call_errno(os.write, writer, b"more") == errno.EIO
-        assert call_errno(os.close, writer) == errno.EIO
+        with refused(errno.EIO):
+            os.write(writer, b"more")
+        with refused(errno.EIO):
+            os.close(writer)
         load.wait_for_more()
     assert not load.problems
     assert len(load.lost) <= 3  # one file of each writer
@@ -158,7 +150,7 @@ def test_from_a_version_that_ends_its_worker_at_once(code: InstalledCode, mount:
     check(mount, load)
     code.install_checkout(UPGRADED)
     mount.unmount()
-    assert "Traceback" not in mount.log.read_text()
+    assert "Traceback" not in mount.log_text()
     mount.start()
     check(mount, load)
     mount.unmount()
@@ -175,7 +167,7 @@ def test_from_this_version(code: InstalledCode, mount: UpgradedMount) -> None:
         code.install_checkout(UPGRADED)
         load.wait_for_more()
         mount.hup()
-        eventually(lambda: "the next worker waits" in mount.log.read_text(), "the worker to wait")
+        eventually(lambda: "the next worker waits" in mount.log_text(), "the worker to wait")
         load.wait_for_more()
         os.write(writer, content("long", 2 << 20, 1 << 20))
         os.close(writer)
@@ -187,11 +179,11 @@ def test_from_this_version(code: InstalledCode, mount: UpgradedMount) -> None:
     check(mount, load)
     code.install_commit(RELEASE_0_1_0)  # which has no worker for the supervisor of this version
     mount.hup()
-    eventually(lambda: "the worker stays" in mount.log.read_text(), "the refusal")
+    eventually(lambda: "the worker stays" in mount.log_text(), "the refusal")
     check(mount, load)
     code.install_checkout(UPGRADED)
     mount.unmount()
-    assert "Traceback" not in mount.log.read_text()
+    assert "Traceback" not in mount.log_text()
 
 
 # The daemon of images

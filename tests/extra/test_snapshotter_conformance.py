@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +14,10 @@ import pytest
 
 from stripefs.fuse import kernel
 from tests.tools.containerd import gobuild
+from tests.tools.imagefs_daemon import IMAGEFS
 
 CASES = 21
 """Of the suite in the version of containerd that conformance/go.mod names."""
-
-_IMAGEFS = [sys.executable, "-P", "-c", "import sys; from imagefs.cli.main import run; sys.exit(run())"]
 
 
 @pytest.fixture
@@ -35,7 +33,7 @@ def folder() -> Iterator[Path]:
 def test_all_cases_pass(folder: Path) -> None:
     environment = {
         **os.environ,
-        "SNAPSHOTTER": json.dumps([*_IMAGEFS, "snapshotter"]),
+        "SNAPSHOTTER": json.dumps([*IMAGEFS, "snapshotter"]),
         "IMAGEFS_CACHE": str(folder / "cache"),
         "IMAGEFS_RUNTIME": str(folder / "run"),
         "TMPDIR": str(folder),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,19 @@ from tests.integration.imagefs.conftest import nasty_tree
 from tests.integration.mount.conftest import mounts
 from tests.tools.command import Place
 from tests.tools.hdfs import HdfsInstance, hdfs_instance, remove_orphans
+from tests.tools.webhdfs import HdfsPopulate, WebHdfs
 
-__all__ = ["_hdfs_to_hurt", "fault_hdfs", "hdfs", "mounts", "nasty_tree", "place"]
+__all__ = ["_hdfs_to_hurt", "fault_hdfs", "hdfs", "mounts", "nasty_tree", "place", "populated"]
+
+
+@contextmanager
+def populated(instance: HdfsInstance, root: str, **options: int) -> Iterator[HdfsPopulate]:
+    """Fills the directory `root`, which is gone in the end."""
+    populate = HdfsPopulate(WebHdfs(instance.web), root, **options)
+    try:
+        yield populate
+    finally:
+        populate.delete(b"")
 
 
 @pytest.fixture

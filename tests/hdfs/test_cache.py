@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.hdfs.conftest import populated
 from tests.support.stores import content
 from tests.tools.command import Live, Place, eventually
 from tests.tools.hdfs import HdfsInstance
 from tests.tools.mounts import sha256
-from tests.tools.webhdfs import HdfsPopulate, WebHdfs
 
 pytestmark = [pytest.mark.cluster, pytest.mark.mount, pytest.mark.root]
 
@@ -23,10 +23,8 @@ def test_a_file_that_is_replaced_by_one_of_the_same_length_and_time(
     hdfs: HdfsInstance, place: Place, tmp_path: Path
 ) -> None:
     place.forgive("reads slower than the store")
-    populate = HdfsPopulate(WebHdfs(hdfs.web), "/cache-replaced", block_size=MIB)
-    populate.mkdir(b"/")
     when = 1_700_000_000_000_000_000
-    try:
+    with populated(hdfs, "/cache-replaced", block_size=MIB) as populate:
         for seed in range(3):
             data = content(10 * MIB, seed)
             populate.write(b"/model", data)
@@ -37,8 +35,6 @@ def test_a_file_that_is_replaced_by_one_of_the_same_length_and_time(
             assert (mounted.path / "model").stat().st_mtime_ns == when
             settled(mounted)
             mounted.umount()
-    finally:
-        populate.delete(b"")
 
 
 @pytest.mark.parametrize("layout", ["concat", "striped", "plain"])
@@ -46,11 +42,9 @@ def test_what_was_saved_is_loaded_without_a_datanode(
     hdfs: HdfsInstance, place: Place, tmp_path: Path, layout: str
 ) -> None:
     """By this mount and by the next one, what was appended too."""
-    populate = HdfsPopulate(WebHdfs(hdfs.web), f"/saved-{layout}", block_size=MIB)
-    populate.mkdir(b"/")
     source, data = f"{hdfs.url}/saved-{layout}", content(70 * MIB + 123)
     options = ("--cache", tmp_path / "cache", "--cache-size", "64GiB", "--memory", "1GiB")
-    try:
+    with populated(hdfs, f"/saved-{layout}"):
         first = place.mount(source, "--rw", "--layout", layout, "--cache-writes", *options)
         with (first.path / "model").open("wb") as file:
             for at in range(0, 40 * MIB, MIB):
@@ -68,8 +62,6 @@ def test_what_was_saved_is_loaded_without_a_datanode(
         hosts = {host["name"]: host["bytes"] for host in second.status()["reader"]["hosts"]}
         assert set(hosts) == {"local cache"}
         second.umount()
-    finally:
-        populate.delete(b"")
 
 
 def settled(live: Live) -> int:

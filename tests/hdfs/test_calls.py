@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +14,8 @@ from stripefs.settings import StoreSettings
 from stripefs.store.hdfs.namenode_webhdfs import NameNodeRest
 from stripefs.store.hdfs.store import HdfsStore
 from stripefs.write.file_lock import acquire, lock_path, read_lock
+from tests.hdfs.conftest import populated
 from tests.tools.hdfs import HdfsInstance
-from tests.tools.webhdfs import WebHdfs
 
 pytestmark = [pytest.mark.cluster]
 
@@ -51,8 +52,6 @@ def fewest(asked: list[str], work: Callable[[int], object]) -> float:
 
 
 def test_questions_for_a_small_file(hdfs: HdfsInstance, asked: list[str]) -> None:
-    web = WebHdfs(hdfs.web)
-    web("PUT", "MKDIRS", "/calls")
     fs = stripefs.connect(f"{hdfs.url}/calls", layout="plain")
 
     def write(number: int) -> None:
@@ -65,18 +64,13 @@ def test_questions_for_a_small_file(hdfs: HdfsInstance, asked: list[str]) -> Non
             with fs.open(f"f{number}-{file}") as opened:
                 assert opened.read() == bytes([file]) * 20_000
 
-    try:
+    with populated(hdfs, "/calls"):
         assert fewest(asked, write) <= WRITTEN, "\n".join(asked)
         assert fewest(asked, read) <= READ, "\n".join(asked)
-    finally:
-        web("DELETE", "DELETE", "/calls", recursive="true")
 
 
 def test_questions_for_a_small_file_that_was_listed(hdfs: HdfsInstance, asked: list[str]) -> None:
     """As a mount opens it after a listing: its locations, and whether it is the same once its bytes are here."""
-    web = WebHdfs(hdfs.web)
-    web("PUT", "MKDIRS", "/listed")
-    store = HdfsStore(StoreSettings(url=f"{hdfs.url}/listed"))
 
     def read(number: int) -> None:
         for file in range(FILES):
@@ -87,7 +81,8 @@ def test_questions_for_a_small_file_that_was_listed(hdfs: HdfsInstance, asked: l
             if number:  # in the first round DataNodes may have granted no data transfer yet
                 assert data == name * 5000
 
-    try:
+    settings = StoreSettings(url=f"{hdfs.url}/listed")
+    with populated(hdfs, "/listed"), contextlib.closing(HdfsStore(settings)) as store:
         for file in range(FILES * ROUNDS):
             name = b"f%d-%d" % divmod(file, FILES)
             store.put(b"/" + name, [name * 5000])
@@ -95,9 +90,6 @@ def test_questions_for_a_small_file_that_was_listed(hdfs: HdfsInstance, asked: l
         listed = {status.name: status for batch in store.scandir(b"/") for status in batch}
         assert len(listed) == FILES * ROUNDS
         assert fewest(asked, read) == 2, "\n".join(asked)
-    finally:
-        store.close()
-        web("DELETE", "DELETE", "/listed", recursive="true")
 
 
 @pytest.mark.parametrize("refused", [False, True])
@@ -109,8 +101,8 @@ def test_a_lock_has_no_block_unless_attributes_are_refused(
 
     if refused:
         monkeypatch.setattr(NameNodeRest, "set_attribute", refuse)
-    store = HdfsStore(StoreSettings(url=hdfs.url, hdfs_user="root"))
-    try:
+    settings = StoreSettings(url=hdfs.url, hdfs_user="root")
+    with contextlib.closing(HdfsStore(settings)) as store:
         lock = acquire(store, b"/attributed", ["0123456789abcdef"], "mount/1")
         found = store.stat(lock_path(b"/attributed"))
         assert bool(found.length) == refused
@@ -126,5 +118,3 @@ def test_a_lock_has_no_block_unless_attributes_are_refused(
         after.assert_held()
         after.release()
         assert read_lock(store, lock_path(b"/attributed")) is None
-    finally:
-        store.close()

@@ -15,6 +15,7 @@ from stripefs.fuse.control import find_mounts
 from stripefs.settings import StoreSettings
 from stripefs.store.hdfs.store import HdfsStore
 from tests.support.checked_content import content
+from tests.support.refusals import refused
 from tests.tools.command import Live, Place
 from tests.tools.hdfs import HdfsInstance, hdfs_instance
 from tests.tools.mounts import workers_of
@@ -65,16 +66,16 @@ def traces(mountpoint: Path) -> list[object]:
     return [kernel.find_mount(path), workers_of(path), [mount for mount in find_mounts() if mount.mountpoint == path]]
 
 
-def refused(place: Place, source: str, *options: object) -> tuple[int, str]:
-    """Exit code and error line of a mount that must fail, after looking for what it may have left."""
+def complaint(place: Place, source: str, *options: object) -> str:
+    """The error line of a mount that must fail, after looking at its exit code and for what it may have left."""
     mountpoint = place.folder / "mnt"
     mountpoint.mkdir(exist_ok=True)
     before = traces(mountpoint)
     done = place.run("mount", source, mountpoint, "--log-file", place.folder / "log", *options)
-    assert (done.stdout, done.stderr.count("\n")) == ("", 1), done
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (STORE, "", 1), done
     assert done.stderr.startswith("stripefs: ")
     assert traces(mountpoint) == before
-    return done.returncode, done.stderr
+    return done.stderr
 
 
 @pytest.mark.parametrize(
@@ -85,8 +86,7 @@ def refused(place: Place, source: str, *options: object) -> tuple[int, str]:
     ],
 )
 def test_a_source_that_is_no_directory(source: str, place: Place, below: str, says: str) -> None:
-    code, line = refused(place, source + below)
-    assert code == STORE
+    line = complaint(place, source + below)
     assert says in line
 
 
@@ -94,23 +94,20 @@ def test_a_source_that_is_no_directory(source: str, place: Place, below: str, sa
 def test_a_port_where_nothing_listens(hdfs: HdfsInstance, place: Place, transport: str) -> None:
     host = hdfs.rpc.partition(":")[0]
     port = ("--webhdfs-port", "9") if transport == "webhdfs" else ()
-    code, line = refused(place, f"hdfs://{host}:9/", "--hdfs-transport", transport, *port)
-    assert code == STORE
+    line = complaint(place, f"hdfs://{host}:9/", "--hdfs-transport", transport, *port)
     assert "nothing listens there" in line
     assert "port" in line.partition(";")[2]
 
 
 @pytest.mark.parametrize("transport", ["auto", "native"])
 def test_the_web_port_given_as_rpc_port(hdfs: HdfsInstance, place: Place, transport: str) -> None:
-    code, line = refused(place, f"hdfs://{hdfs.web}/", "--hdfs-transport", transport)
-    assert code == STORE
+    line = complaint(place, f"hdfs://{hdfs.web}/", "--hdfs-transport", transport)
     assert "is a web port; give the RPC port" in line
 
 
 def test_the_rpc_port_given_as_web_port(hdfs: HdfsInstance, source: str, place: Place) -> None:
     port = ("--webhdfs-port", hdfs.rpc.rpartition(":")[2])
-    code, line = refused(place, source, "--hdfs-transport", "webhdfs", *port)
-    assert code == STORE
+    line = complaint(place, source, "--hdfs-transport", "webhdfs", *port)
     assert "--webhdfs-port N" in line
     live = place.mount(source, *port)
     assert live.told_status()["store"]["transport"] == "native"
@@ -120,8 +117,7 @@ def test_the_rpc_port_given_as_web_port(hdfs: HdfsInstance, source: str, place: 
 @pytest.mark.parametrize("transport", ["auto", "native", "webhdfs"])
 def test_no_permission(guarded: HdfsInstance, place: Place, transport: str) -> None:
     options = ("--hdfs-user", "nobody", "--hdfs-transport", transport)
-    code, line = refused(place, f"{guarded.url}/open/closed/below", *options)
-    assert code == STORE
+    line = complaint(place, f"{guarded.url}/open/closed/below", *options)
     assert "ermission denied" in line
     assert "--hdfs-user" in line
     live = place.mount(f"{guarded.url}/open", *options)
@@ -131,9 +127,8 @@ def test_no_permission(guarded: HdfsInstance, place: Place, transport: str) -> N
         lambda: os.listdir(live.path / "closed"),
         lambda: (live.path / "closed/file").stat(),
     ):
-        with pytest.raises(PermissionError) as caught:
+        with refused(errno.EACCES):
             attempt()
-        assert caught.value.errno == errno.EACCES
     mine = place.mount(f"{guarded.url}/open", "--hdfs-user", "root", "--hdfs-transport", transport)
     assert (mine.path / "secret").read_bytes() == content("secret", 0, SIZE)
 
@@ -148,9 +143,8 @@ def test_a_user_who_may_write_here_and_not_there(guarded: HdfsInstance, place: P
     with open(mine, "wb", buffering=0) as file:
         file.write(data[:SIZE])
         for owner, group in ((1, -1), (-1, 1)):
-            with pytest.raises(PermissionError) as caught:
+            with refused(errno.EPERM):
                 os.fchown(file.fileno(), owner, group)
-            assert caught.value.errno == errno.EPERM
         os.fchmod(file.fileno(), 0o640)
         file.writelines(data[at : at + SIZE] for at in range(SIZE, len(data), SIZE))
     assert mine.read_bytes() == data
@@ -159,26 +153,23 @@ def test_a_user_who_may_write_here_and_not_there(guarded: HdfsInstance, place: P
     live.umount()
 
     other = place.mount(f"{guarded.url}/open", *options)
-    for refused_call in (
+    for attempt in (
         lambda: (other.path / "readable").open("wb"),
         lambda: (other.path / "new").open("wb"),
         lambda: (other.path / "readable").rename(other.path / "moved"),
         lambda: (other.path / "readable").unlink(),
         lambda: (other.path / "below").mkdir(),
     ):
-        with pytest.raises(PermissionError) as caught:
-            refused_call()
-        assert caught.value.errno == errno.EACCES
-    with pytest.raises(PermissionError) as caught:
+        with refused(errno.EACCES):
+            attempt()
+    with refused(errno.EPERM):
         (other.path / "readable").chmod(0o777)
-    assert caught.value.errno == errno.EPERM
     assert (other.path / "readable").read_bytes() == content("readable", 0, SIZE)
     other.umount()
 
 
 def test_webhdfs_off(without_web: HdfsInstance, place: Place) -> None:
-    code, line = refused(place, without_web.url, "--hdfs-transport", "webhdfs", "--host-timeout", "2s")
-    assert code == STORE
+    line = complaint(place, without_web.url, "--hdfs-transport", "webhdfs", "--host-timeout", "2s")
     assert "--webhdfs-port N" in line
     live: Live = place.mount(without_web.url, "--host-timeout", "2s")
     assert (live.path / "file").read_bytes() == content("file", 0, SIZE)

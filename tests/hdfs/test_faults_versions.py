@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -79,21 +79,6 @@ class Holder:
         self._process.communicate()
 
 
-@contextmanager
-def holders() -> Iterator[Callable[[Path], Holder]]:
-    made: list[Holder] = []
-
-    def hold(file: Path) -> Holder:
-        made.append(Holder(file))
-        return made[-1]
-
-    try:
-        yield hold
-    finally:
-        for holder in made:
-            holder.close()
-
-
 @pytest.fixture
 def populate(hdfs: HdfsInstance) -> Iterator[HdfsPopulate]:
     populate = HdfsPopulate(WebHdfs(hdfs.web), "/versions", block_size=MIB)
@@ -134,12 +119,12 @@ def test_versions_never_mix(
     place.forgive(REPLACED)
     live = place.mount(f"{hdfs.url}/versions", *MEMORY, "--attr-timeout", "100ms")
     file = live.path / "file"
-    with holders() as hold:
-        held = [hold(file)]
+    with ExitStack() as stack:
+        held = [stack.enter_context(closing(Holder(file)))]
         for version in ("v2", "v3"):  # of v1 only the begin was read before
             change(hdfs, populate, content(version, 0, SIZE))
             eventually(partial(shows, file, version), f"{version} in new handles")
-            held.append(hold(file))
+            held.append(stack.enter_context(closing(Holder(file))))
             for _ in range(2):
                 for holder in held[:-1]:
                     holder.expect_own_or_gone()

@@ -9,12 +9,10 @@ import pytest
 
 from imagefs.cli.main import PROGRAM
 from imagefs.format.inodes import HOT
-from imagefs.repository.images import Images, object_path
-from imagefs.repository.store import StoreRepository
+from imagefs.repository.images import object_path
 from imagefs.repository.traces import Traces
-from stripefs.settings import StoreSettings
-from stripefs.store.url import open_store
 from tests.support.images.starts import build_tree, imports, make_tree, trace
+from tests.support.images.stores import images_at
 from tests.tools.hdfs import HdfsInstance
 
 pytestmark = [pytest.mark.cluster, pytest.mark.root, pytest.mark.slow]
@@ -25,8 +23,7 @@ def test_the_hot_device_has_as_many_replicas_as_were_asked_for(
 ) -> None:
     url = f"{hdfs.url}/replicated"
     root = make_tree(tmp_path / "tree")
-    images = Images(StoreRepository(open_store(StoreSettings(url), make=True)))
-    try:
+    with images_at(url) as images:
         digest = build_tree(root, images)
         Traces(images.repository).put(trace(images, digest, imports(root, 1)))
         packs = {path: status.replication for path, status in images.files(b"/packs")}
@@ -41,5 +38,3 @@ def test_the_hot_device_has_as_many_replicas_as_were_asked_for(
             assert now == packs | dict.fromkeys(hot, wanted)
         assert found[0] == found[1] != set()
         assert not found[0] & packs.keys()
-    finally:
-        images.repository.close()

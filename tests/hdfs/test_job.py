@@ -11,11 +11,11 @@ import pytest
 
 import stripefs
 from stripefs.fuse import kernel
+from tests.hdfs.conftest import populated
 from tests.support.stores import content
 from tests.tools.containers import fill
 from tests.tools.hdfs import HdfsInstance
 from tests.tools.imagefs_daemon import Service, built, eventually
-from tests.tools.webhdfs import HdfsPopulate, WebHdfs
 
 pytestmark = [pytest.mark.cluster, pytest.mark.mount, pytest.mark.root]
 
@@ -25,12 +25,7 @@ CONFIG = {"config": {"Env": ["PATH=/bin"]}}
 
 
 def test_a_job_resumes_from_a_warmed_checkpoint_and_writes_the_next(hdfs: HdfsInstance, tmp_path: Path) -> None:
-    populate = HdfsPopulate(WebHdfs(hdfs.web), "/job", block_size=MIB)
-    for folder in (b"/", b"/step_1", b"/step_2"):
-        populate.mkdir(folder)
     data = {step: content(12 * MIB, step) for step in (1, 2)}
-    for step, one in data.items():
-        populate.write(f"/step_{step}/model".encode(), one)
     fill(tmp_path / "root")
     built(tmp_path / "root", tmp_path / "store", "small", CONFIG)
     events = tmp_path / "events"
@@ -47,7 +42,9 @@ def test_a_job_resumes_from_a_warmed_checkpoint_and_writes_the_next(hdfs: HdfsIn
         "--checkpoint",
         f"{hdfs.url}/job:/ckpt:rw",
     ]
-    try:
+    with populated(hdfs, "/job", block_size=MIB) as populate:
+        for step, one in data.items():
+            populate.write(f"/step_{step}/model".encode(), one)
         with contextlib.closing(Service(tmp_path / "host", background_rate="0")) as host:
             process = host.start(*command, f"{tmp_path / 'store'}#small", "--", "sh", "-c", script, stdin=-1)
 
@@ -70,5 +67,3 @@ def test_a_job_resumes_from_a_warmed_checkpoint_and_writes_the_next(hdfs: HdfsIn
             assert left == [host.settings.devices]
         with stripefs.open(f"{hdfs.url}/job/step_3/model") as file:
             assert bytes(file.read()) == data[2]
-    finally:
-        populate.delete(b"")

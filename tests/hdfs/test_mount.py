@@ -15,13 +15,14 @@ from pathlib import Path
 import pytest
 from hdfs_native import Client, WriteOptions
 
-from tests.contract.hdfs import libhdfs_environment
+from tests.contract.hdfs import HdfsReadConformance, libhdfs_environment
+from tests.hdfs.conftest import populated
 from tests.support.checked_content import content
 from tests.support.refusals import refused
 from tests.tools.command import Live, Place
 from tests.tools.hdfs import HdfsInstance
 from tests.tools.mounts import sha256
-from tests.tools.webhdfs import HdfsPopulate, WebHdfs
+from tests.tools.webhdfs import WebHdfs
 
 __all__ = ["libhdfs_environment"]
 
@@ -29,25 +30,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.mount, pytest.mark.root]
 
 BLOCK = 1 << 20
 SIZES = (0, 1, 4096, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 23 * BLOCK + 4711)
-ODD_NAMES = (
-    " leading and trailing ",
-    "100% and 100%25",
-    "a+b&c=d;e,f?g#h",
-    'it\'s "quoted"',
-    "[1]{2}(3)<4>|5|*$~!@^`",
-    "back\\slash",
-    "naïve-Größe-漢字-עברית",
-    "e\N{COMBINING ACUTE ACCENT} is not é",
-    "beyond-the-plane-\N{GRINNING FACE}",
-    "tab\tand\nnewline",
-    "-rf",
-    "n" * 255,
-)
+ODD_NAMES = [name.decode() for name in HdfsReadConformance.odd_names]
 MANY = 5000
-
-
-def names_of_sizes() -> dict[str, int]:
-    return {f"sizes/{size}": size for size in SIZES}
 
 
 def bytes_of(path: str, size: int) -> bytes:
@@ -57,14 +41,14 @@ def bytes_of(path: str, size: int) -> bytes:
 @pytest.fixture(scope="module")
 def files(hdfs: HdfsInstance) -> Iterator[dict[str, int]]:
     """Fills /mount of the cluster; the files there by path, with their sizes."""
-    populate = HdfsPopulate(WebHdfs(hdfs.web), "/mount", block_size=BLOCK)
-    sizes = names_of_sizes() | {f"odd/{name}": 100 + number for number, name in enumerate(ODD_NAMES)}
+    sizes = {f"sizes/{size}": size for size in SIZES}
+    sizes |= {f"odd/{name}": 100 + number for number, name in enumerate(ODD_NAMES)}
     sizes |= {f"odd/dir {name[:200]}/{name}": 200 for name in ODD_NAMES}
-    for path, size in sizes.items():
-        populate.write(b"/" + path.encode(), bytes_of(path, size))
-    populate.mkdir(b"/empty")
-    yield sizes
-    populate.delete(b"")
+    with populated(hdfs, "/mount", block_size=BLOCK) as populate:
+        for path, size in sizes.items():
+            populate.write(b"/" + path.encode(), bytes_of(path, size))
+        populate.mkdir(b"/empty")
+        yield sizes
 
 
 @pytest.fixture
@@ -108,9 +92,8 @@ def test_all_that_is_read_is_what_was_written(
 
 def test_owner_mode_and_time(hdfs: HdfsInstance, place: Place) -> None:
     web = WebHdfs(hdfs.web)
-    populate = HdfsPopulate(web, "/attributes")
     other = pwd.getpwnam("daemon")
-    try:
+    with populated(hdfs, "/attributes") as populate:
         for name in ("known", "unknown"):
             populate.write(f"/{name}".encode(), b"x" * 5)
         populate.mkdir(b"/folder")
@@ -133,8 +116,6 @@ def test_owner_mode_and_time(hdfs: HdfsInstance, place: Place) -> None:
         known = os.stat(masked.path / "known")
         assert (known.st_mode, known.st_uid, known.st_gid) == (stat.S_IFREG | 0o640, 1234, 4321)
         assert os.stat(masked.path / "unknown").st_mode == stat.S_IFREG | 0o440
-    finally:
-        populate.delete(b"")
 
 
 def test_attributes_tell_blocks_and_where_they_are(hdfs: HdfsInstance, mounted: Live) -> None:

@@ -17,12 +17,11 @@ from stripefs.store.base import Attributes, Store
 from stripefs.store.striped import StripedStore
 from stripefs.store.url import open_store
 from stripefs.write import Layout
-from tests.support.uploads import KIB, MIB, content, save, writing
+from tests.support.uploads import KIB, LAYOUTS, MIB, content, save, writing
 from tests.tools.hdfs import HdfsInstance
 
 pytestmark = [pytest.mark.cluster, pytest.mark.root]
 
-LAYOUTS = [Layout.CONCAT, Layout.STRIPED, Layout.PLAIN]
 PARTED = LAYOUTS[:2]
 SIZE = 12 * MIB + 345
 
@@ -41,14 +40,11 @@ def at(instance: HdfsInstance, folder: str) -> Iterator[Store]:
 
 def hosts_of(store: Store, path: bytes) -> Counter[str]:
     """Bytes of a file on each host, first replicas."""
-    handle = StripedStore(store).open(path)
-    try:
+    with contextlib.closing(StripedStore(store).open(path)) as handle:
         found: Counter[str] = Counter()
         for block in handle.locate(0, handle.status.length):
             found[block.hosts[0]] += block.length
         return found
-    finally:
-        handle.close()
 
 
 def hidden(store: Store) -> list[bytes]:

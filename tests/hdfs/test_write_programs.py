@@ -50,8 +50,9 @@ def test_programs_save_to_hdfs(
     eventually(lambda: not _hidden(hdfs, f"/programs-{layout}"), "an end of hidden files")
 
 
-def test_writers_and_workers_die_on_hdfs(hdfs: HdfsInstance, place: command.Place) -> None:
-    folder = "/dying"
+@pytest.mark.parametrize("layout", ["striped", "concat"])
+def test_writers_and_workers_die_on_hdfs(hdfs: HdfsInstance, place: command.Place, layout: str) -> None:
+    folder = f"/dying-{layout}"
     HdfsPopulate(WebHdfs(hdfs.web), folder)
     summary = soak_writers(
         place,
@@ -59,7 +60,7 @@ def test_writers_and_workers_die_on_hdfs(hdfs: HdfsInstance, place: command.Plac
         make_deaths(5, 3, 2),
         seed=5,
         say=print,
-        options=("--layout", "striped", "--write-memory", "64MiB", "--unit", "1MiB"),
+        options=("--layout", layout, "--write-memory", "64MiB", "--unit", "1MiB"),
         age=lambda: _age(WebHdfs(hdfs.web), folder),
     )
     assert summary["wrong"] == 0

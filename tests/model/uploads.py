@@ -171,16 +171,9 @@ class Uploads(RuleBasedStateMachine):
     def write(self, pick: int, size: int, fault: tuple[str, int] | None) -> None:
         draft = self.pick(pick)
         data = self.chance.randbytes(size)
-        try:
-            self.call(draft.mount, fault, lambda: draft.real.write(len(draft.data), data))
-        except Died:
-            return
-        except StoreError as error:
-            self.refused(error, unless=self.met or draft.failed)
-            draft.failed = True
-            return
-        draft.data += data
-        assert draft.real.length == len(draft.data)
+        if self.is_done(draft, fault, lambda: draft.real.write(len(draft.data), data)):
+            draft.data += data
+            assert draft.real.length == len(draft.data)
 
     @precondition(lambda self: self.drafts)
     @rule(pick=st.integers(0, 9), beyond=st.sampled_from([-1, 1, 5000]))
@@ -212,15 +205,8 @@ class Uploads(RuleBasedStateMachine):
     @rule(pick=st.integers(0, 9), fault=FAULTS)
     def sync(self, pick: int, fault: tuple[str, int] | None) -> None:
         draft = self.pick(pick)
-        try:
-            self.call(draft.mount, fault, draft.real.sync)
-        except Died:
-            return
-        except StoreError as error:
-            self.refused(error, unless=self.met or draft.failed)
-            draft.failed = True
-            return
-        draft.synced = draft.data
+        if self.is_done(draft, fault, draft.real.sync):
+            draft.synced = draft.data
 
     @precondition(lambda self: self.drafts)
     @rule(pick=st.integers(0, 9), final=st.booleans(), fault=FAULTS)
@@ -267,17 +253,10 @@ class Uploads(RuleBasedStateMachine):
     def rewind(self, pick: int, fault: tuple[str, int] | None) -> None:
         draft = self.pick(pick)
         self.left[draft.path].append(Left(draft.synced, draft.data))
-        try:
-            self.call(draft.mount, fault, draft.real.rewind)
-        except Died:
-            return
-        except StoreError as error:
-            self.refused(error, unless=self.met or draft.failed)
-            draft.failed = True
-            return
-        draft.data = draft.synced = b""
-        draft.failed = draft.failed and draft.real.failure is not None
-        assert draft.real.length == 0
+        if self.is_done(draft, fault, draft.real.rewind):
+            draft.data = draft.synced = b""
+            draft.failed = draft.failed and draft.real.failure is not None
+            assert draft.real.length == 0
 
     @precondition(lambda self: any(not draft.detached for draft in self.drafts))
     @rule(pick=st.integers(0, 9))
@@ -435,6 +414,18 @@ class Uploads(RuleBasedStateMachine):
                     self.lock_may_stay(path)
             for draft in self.drafts:
                 draft.clean &= not (self.met and draft.mount is mount)
+
+    def is_done(self, draft: Draft, fault: tuple[str, int] | None, operation: Callable[[], Awaitable[object]]) -> bool:
+        """An operation of an upload. False where it failed, as it may with a fault or after a failure."""
+        try:
+            self.call(draft.mount, fault, operation)
+        except Died:
+            return False
+        except StoreError as error:
+            self.refused(error, unless=self.met or draft.failed)
+            draft.failed = True
+            return False
+        return True
 
     @staticmethod
     def refused(error: StoreError, *, unless: bool) -> None:

@@ -56,13 +56,18 @@ class _Reader:
             self._listener.join(5)
             raise ReaderFailed(self.error or f"{self.name} ended with status {status}")
 
-    def failure(self, patience: float) -> str:
-        """Wait for its end, which must not be a good one; what it said, or the name of the signal."""
+    def _ended(self, patience: float) -> int:
+        """Wait for its end; its exit status. Raises ReaderFailed."""
         try:
             status = self.process.wait(patience)
         except subprocess.TimeoutExpired:
             raise ReaderFailed(f"{self.name} does not come back from a read") from None
         self._listener.join(5)
+        return status
+
+    def failure(self, patience: float) -> str:
+        """Wait for its end, which must not be a good one; what it said, or the name of the signal."""
+        status = self._ended(patience)
         if status == 0:
             raise ReaderFailed(f"{self.name} ended as if nothing had happened")
         return self.error or signal.Signals(-status).name
@@ -72,11 +77,7 @@ class _Reader:
         self.check()
         assert self.process.stdin is not None
         self.process.stdin.close()
-        try:
-            status = self.process.wait(patience)
-        except subprocess.TimeoutExpired:
-            raise ReaderFailed(f"{self.name} does not come back from a read") from None
-        self._listener.join(5)
+        status = self._ended(patience)
         if status or self.error:
             raise ReaderFailed(self.error or f"{self.name} ended with status {status}")
 

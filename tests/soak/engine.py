@@ -11,7 +11,7 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -150,7 +150,8 @@ def soak(
     begun = time.monotonic()
     live = place.mount(f"{instance.url}{contents.root}", "--memory", "64MiB")
     faults = _Faults(live, instance)
-    with Crowd(live.path, readers, seed=seed) as crowd, _healed(faults):
+    with Crowd(live.path, readers, seed=seed) as crowd, contextlib.ExitStack() as ending:
+        ending.callback(faults.heal)  # so that no healer is left
         crowd.get_on()
         for number, kill in enumerate(plan, 1):
             time.sleep(kill.wait)
@@ -180,12 +181,3 @@ def soak(
         "failed_reads": 0,
         "seconds": round(time.monotonic() - begun),
     }
-
-
-@contextlib.contextmanager
-def _healed(faults: _Faults) -> Iterator[None]:
-    """Leave no healer behind, whatever ended the block."""
-    try:
-        yield
-    finally:
-        faults.heal()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -129,16 +129,8 @@ def cached(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(policy, "SLOWER", 0.0)  # these sources are in memory: no disk is as fast
         patch.setattr(writeback, "LONGEST_WAIT", float("inf"))  # nor is one too slow
-        yield from _cached(source, folder, prefix, query, settings)
-
-
-def _cached(source: Path, folder: Path, prefix: str, query: str, settings: dict[str, object]) -> Iterator[Cached]:
-    inner = open_store(StoreSettings(url=f"{prefix}+file://{source}{query}"))
-    assert isinstance(inner, CountingStore)
-    cache = Cache(CacheSettings(directory=str(folder), **{"size": 1 << 40, **settings}))  # type: ignore[arg-type]
-    store = CachedStore(inner, cache)
-    try:
-        yield Cached(store, inner.counts, folder)
-    finally:
-        store.close()
-        cache.close()
+        inner = open_store(StoreSettings(url=f"{prefix}+file://{source}{query}"))
+        assert isinstance(inner, CountingStore)
+        cache = Cache(CacheSettings(directory=str(folder), **{"size": 1 << 40, **settings}))  # type: ignore[arg-type]
+        with closing(cache), closing(CachedStore(inner, cache)) as store:
+            yield Cached(store, inner.counts, folder)

@@ -6,11 +6,14 @@ mounts of a test lie below this pytest's temporary folder; HDFS instances have t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from tests.support.waiting import processes
 
 __all__ = ["MARK", "leaks"]
 
@@ -29,16 +32,12 @@ def leaks(temporary: Path, patience: float) -> list[str]:
 
 def _processes() -> Iterator[str]:
     mark = f"{MARK}={os.getpid()}".encode()
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit() or int(folder.name) == os.getpid():
-            continue
-        try:
-            environment = (folder / "environ").read_bytes().split(b"\0")
-            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-        except OSError:
-            continue  # it ended while we looked, or belongs to another user
-        if mark in environment and command:
-            yield f"process {folder.name}: {command[:200]}"
+    for pid, environment in processes("environ"):
+        if mark in environment:
+            with contextlib.suppress(OSError):  # it ended while we looked
+                line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+                if command := line.decode(errors="replace").strip():
+                    yield f"process {pid}: {command[:200]}"
 
 
 def _mounts(temporary: Path) -> Iterator[str]:

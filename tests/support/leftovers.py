@@ -10,14 +10,15 @@ from typing import ClassVar
 
 from stripefs.format import reserved_names
 from stripefs.format.lock_and_record import LockDocument, Record, RecordPart, RecordSegment
-from stripefs.format.manifest import Manifest, Part, PartTable, Segment, digest_of
+from stripefs.format.manifest import Manifest, Part, Segment
 from stripefs.store.base import Buffer, Status, Store
 from stripefs.store.local import LocalStore
 from stripefs.store.striped import StripedStore
 from stripefs.store.wrapper import Parser, WrappedStore
 from tests.support.striped_files import write_marked
+from tests.support.striping import stripe
 
-__all__ = ["DAY", "Hooked", "Place", "version"]
+__all__ = ["DAY", "Hooked", "Place", "age", "version"]
 
 DAY = 86_400.0
 UNIT = 4096
@@ -25,6 +26,13 @@ UNIT = 4096
 
 def version(number: int) -> str:
     return f"{number:016x}"
+
+
+def age(top: Path, seconds: float) -> None:
+    """Let what is there, and all below it, have been changed so long ago."""
+    then = time.time() - seconds
+    for each in sorted([top, *top.rglob("*")], reverse=True):
+        os.utime(each, (then, then))
 
 
 class Hooked(WrappedStore):
@@ -72,10 +80,7 @@ class Place:
 
     def age(self, path: str, seconds: float) -> None:
         """Let the entry, and all below it, have been changed so long ago."""
-        then = time.time() - seconds
-        top = self.root / path
-        for each in sorted([top, *top.rglob("*")], reverse=True):
-            os.utime(each, (then, then))
+        age(self.root / path, seconds)
 
     def hidden(self, folder: str, name: str, what: str, seconds: float, data: bytes = b"part") -> bytes:
         """Something hidden beside folder/name, as `VERSION-0`, `VERSION-draft`…"""
@@ -88,18 +93,11 @@ class Place:
 
     def parts(self, version: str, data: bytes, width: int, seconds: float) -> tuple[Part, ...]:
         """A segment's parts, in the pool."""
-        columns = [b""] * width
-        for index, at in enumerate(range(0, len(data), UNIT)):
-            columns[index % width] += data[at : at + UNIT]
-        made = []
-        for number, column in enumerate(columns):
-            table = PartTable(UNIT)
-            table.add(column)
-            behind = table.finish()
-            self.file(f".stripefs/{version}/{number}", column + behind)
-            made.append(Part(version, number, len(column) + len(behind), digest_of(behind)))
+        manifest, objects = stripe(data, [(len(data), width)], UNIT, version)
+        for path, column in objects.items():
+            self.file(path.decode().strip("/"), column)
         self.age(f".stripefs/{version}", seconds)
-        return tuple(made)
+        return manifest.parts
 
     def striped(self, path: str, version: str, data: bytes = b"x" * 3 * UNIT, seconds: float = 0) -> Manifest:
         """A published file."""

@@ -1,11 +1,10 @@
-"""Readers and writers that use a mount from threads, compare every byte, and note every error."""
+"""Readers and writers that use a mount, compare every byte, and tell of every error."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import itertools
-import mmap
 import os
 import random
 import threading
@@ -14,12 +13,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from tests.soak.crowd import Crowd
 from tests.support.checked_content import content, difference
 from tests.support.waiting import eventually
 
 __all__ = ["MountLoad"]
 
-_MIB = 1 << 20
 _FILES = 8
 _NAMES = 600
 _PIECE = 128 << 10
@@ -28,15 +27,16 @@ _PIECE = 128 << 10
 class MountLoad:
     """Load on a mount, whose source `prepare` fills before.
 
-    problems: reads that failed or brought other bytes, and changes of names that failed. lost: the names and errnos of
-    files whose writers got an error, from `write`, `fsync` or `close`. published: the version of each name that was
-    renamed after its `close` answered. done: counts of what was done, by kind.
+    problems: listings that lack names, written files that came back as other bytes, and calls that failed. lost: the
+    names and errnos of files whose writers got an error, from `write`, `fsync` or `close`. published: the version of
+    each name that was renamed after its `close` answered. done: counts of what was done, by kind.
     """
 
     def __init__(self, mount: Path) -> None:
         self._mount = mount
         self._ended = threading.Event()
         self._threads: list[threading.Thread] = []
+        self._readers: Crowd
         self.problems: list[str] = []
         self.lost: list[tuple[str, str]] = []
         self.published: dict[str, str] = {}
@@ -45,8 +45,9 @@ class MountLoad:
     @staticmethod
     def prepare(source: Path) -> None:
         """Files to read, and a directory of many names."""
+        (source / "read").mkdir()
         for number in range(_FILES):
-            (source / f"r{number}").write_bytes(content(f"r{number}", 0, _size(number)))
+            (source / "read" / f"r{number}").write_bytes(content(f"r{number}", 0, _size(number)))
         (source / "names").mkdir()
         for number in range(_NAMES):
             (source / "names" / f"{number}").touch()
@@ -54,17 +55,21 @@ class MountLoad:
 
     @contextlib.contextmanager
     def running(self, *, writers: int) -> Iterator[None]:
-        """Readers of five kinds and `writers` writers; all have begun, and they are ended by the end of the block."""
-        tasks: list[Callable[[], None]] = [
-            self._read_open_file, self._read_whole_files, self._read_mapping, self._list_names, self._walk_names,
-        ]  # fmt: skip
+        """Readers of files and of names, and `writers` writers; all have begun, and the end of the block ends them.
+
+        Raises ReaderFailed for a read that failed or brought other bytes.
+        """
+        tasks: list[Callable[[], None]] = [self._list_names, self._walk_names]
         tasks += [lambda number=number: self._write_files(number) for number in range(writers)]  # type: ignore[misc]
         self._threads = [threading.Thread(target=self._contain, args=(task,), daemon=True) for task in tasks]
         for thread in self._threads:
             thread.start()
+        kinds = ("sequential", "pread", "mmap")
         try:
-            self.wait_for_more()
-            yield
+            with Crowd(self._mount / "read", len(kinds), kinds=kinds, pause=0.01) as self._readers:
+                self.wait_for_more()
+                yield
+                self._readers.finish()
         finally:
             self._ended.set()
             for thread in self._threads:
@@ -74,7 +79,8 @@ class MountLoad:
     def wait_for_more(self) -> None:
         """Wait until every kind of load has done more than now."""
         before = dict(self.done)
-        kinds = ("open", "whole", "mapped", "listed", "walked", "written")
+        self._readers.get_on()
+        kinds = ("listed", "walked", "written")
 
         def more() -> bool:
             return bool(self.problems) or all(self.done[kind] > before.get(kind, 0) + 1 for kind in kinds)
@@ -89,7 +95,7 @@ class MountLoad:
     def read(self) -> Iterator[tuple[str, str, int]]:
         """Name, version and length of each file that was there before."""
         for number in range(_FILES):
-            yield f"r{number}", f"r{number}", _size(number)
+            yield f"read/r{number}", f"r{number}", _size(number)
 
     def _contain(self, task: Callable[[], None]) -> None:
         try:
@@ -97,33 +103,7 @@ class MountLoad:
         except Exception as error:  # noqa: BLE001  reported by the test
             self.problems.append(f"{task}: {error!r}")
 
-    # Reading
-
-    def _read_open_file(self) -> None:
-        """Random ranges of a file that stays open."""
-        with open(self._mount / "r3", "rb", buffering=0) as file:
-            while not self._ended.is_set():
-                offset = random.randrange(_size(3))
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-                self._compare(os.pread(file.fileno(), _PIECE, offset), "r3", offset, _size(3))
-                self.done["open"] += 1
-
-    def _read_whole_files(self) -> None:
-        for number in itertools.cycle(range(_FILES)):
-            if self._ended.is_set():
-                return
-            with open(self._mount / f"r{number}", "rb", buffering=0) as file:
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-                self._compare(b"".join(iter(lambda: file.read(_MIB), b"")), f"r{number}", 0, _size(number))
-            self.done["whole"] += 1
-
-    def _read_mapping(self) -> None:
-        with open(self._mount / "r5", "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
-            while not self._ended.is_set():
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-                offset = random.randrange(_size(5))
-                self._compare(mapped[offset : offset + _PIECE], "r5", offset, _size(5))
-                self.done["mapped"] += 1
+    # Names
 
     def _list_names(self) -> None:
         wanted = sorted(str(number) for number in range(_NAMES))
@@ -145,13 +125,6 @@ class MountLoad:
                 self.problems.append("a directory that was read slowly lacks names, or has one twice")
             self.done["walked"] += 1
 
-    def _compare(self, data: bytes, version: str, offset: int, size: int) -> None:
-        wanted = size - offset if offset + len(data) == size else len(data)
-        if len(data) != wanted or not data:
-            self.problems.append(f"{len(data)} bytes of {version} from {offset} on, of {size}")
-        elif found := difference(data, version, offset):
-            self.problems.append(found)
-
     # Writing
 
     def _write_files(self, number: int) -> None:
@@ -164,7 +137,11 @@ class MountLoad:
                 name = f"{number}-{count % _FILES}"
                 os.replace(temporary, folder / name)
                 self.published[name] = version
-                self._compare((folder / name).read_bytes(), version, 0, _size(count))
+                data = (folder / name).read_bytes()
+                if len(data) != _size(count):
+                    self.problems.append(f"{len(data)} bytes of {version}, of {_size(count)}")
+                elif found := difference(data, version, 0):
+                    self.problems.append(found)
                 self.done["written"] += 1
             (folder / f"d{number}").mkdir()
             (folder / f"d{number}").rename(folder / f"e{number}")

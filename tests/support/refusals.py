@@ -1,13 +1,13 @@
-"""Calls that must fail, told by the number of their error."""
+"""Calls that fail, told by the number of their error."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
-__all__ = ["refused"]
+__all__ = ["errno_of", "refused"]
 
 
 @contextlib.contextmanager
@@ -16,3 +16,12 @@ def refused(number: int) -> Iterator[None]:
     with pytest.raises(OSError) as caught:  # noqa: PT011  the number is what is checked
         yield
     assert caught.value.errno == number, caught.value
+
+
+def errno_of(call: Callable[..., object], *arguments: object) -> int:
+    """The number of the error with which a call fails; 0 where it succeeds."""
+    try:
+        call(*arguments)
+    except OSError as error:
+        return error.errno or -1
+    return 0

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-__all__ = ["PATIENCE", "child_of", "eventually", "gone"]
+__all__ = ["PATIENCE", "child_of", "eventually", "gone", "processes"]
 
 PATIENCE = 60.0
 """Seconds after which a wait is a hang: far more than anything takes, since machines of tests are busy and shared."""
@@ -37,3 +38,14 @@ def gone(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return True
     return state in "ZX"
+
+
+def processes(file: str = "cmdline") -> Iterator[tuple[int, list[bytes]]]:
+    """Every other process, with the words of its command line, or of its `environ`."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        if int(entry.name) != os.getpid():
+            try:
+                words = (entry / file).read_bytes().split(b"\0")
+            except OSError:
+                continue  # it ended while we looked
+            yield int(entry.name), words

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 import sys
 
@@ -74,7 +73,6 @@ class Clock:
 
     def jump(self, seconds: int) -> None:
         """Show the time `seconds` from now."""
-        with contextlib.suppress(FileExistsError):
-            self._file.touch(exist_ok=False)
+        self._file.touch()
         with open(self._file, "r+b") as file:
             file.write(seconds.to_bytes(8, sys.byteorder, signed=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,8 @@ def writable(mounts: Mounts, url: str = "", *, staging: Path | None = None, **op
 
 def content(source: Path, name: str | bytes) -> bytes:
     """The bytes of a file as the store has them, whatever its layout, without any mount between."""
-    store = StripedStore(LocalStore(os.fsencode(source)))
-    try:
+    with closing(StripedStore(LocalStore(os.fsencode(source)))) as store:
         return bytes(store.get(b"/" + os.fsencode(name)))
-    finally:
-        store.close()
 
 
 def hidden(source: Path) -> list[str]:
@@ -51,16 +49,13 @@ def unreferenced(source: Path) -> set[str]:
     """Versions in the pool that no file refers to."""
     pool = os.path.join(os.fsencode(source), POOL_NAME)
     versions = {os.fsdecode(name) for name in os.listdir(pool)} if os.path.isdir(pool) else set()
-    store = StripedStore(LocalStore(os.fsencode(source)))
-    try:
+    with closing(StripedStore(LocalStore(os.fsencode(source)))) as store:
         for folder, _, files in _walk(source):
             for name in files:
                 path = b"/" + os.path.relpath(os.path.join(folder, name), os.fsencode(source))
                 manifest = None if is_hidden(name) or os.path.islink(folder + b"/" + name) else store.manifest(path)
                 if manifest is not None:
                     versions -= set(manifest.versions)
-    finally:
-        store.close()
     return versions
 
 

@@ -7,10 +7,12 @@ import http.client
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Literal, NamedTuple
+
+from tests.tools.listening import http_server
 
 __all__ = ["PASSWORD", "BrokenRegistry", "Fault", "broken"]
 
@@ -65,18 +67,6 @@ def broken(upstream: str) -> Iterator[BrokenRegistry]:
         def log_message(self, *arguments: object) -> None:
             pass
 
-        def do_HEAD(self) -> None:
-            self.do_GET()
-
-        def do_POST(self) -> None:
-            self.do_GET()
-
-        def do_PUT(self) -> None:
-            self.do_GET()
-
-        def do_DELETE(self) -> None:
-            self.do_GET()
-
         def do_GET(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             if not self._is_allowed():
@@ -89,8 +79,7 @@ def broken(upstream: str) -> Iterator[BrokenRegistry]:
             wanted = {name: self.headers[name] for name in _FORWARDED if name in self.headers}
             if fault and fault.kind == "no-ranges":
                 wanted.pop("Range", None)
-            connection = http.client.HTTPConnection(upstream)
-            try:
+            with closing(http.client.HTTPConnection(upstream)) as connection:
                 connection.request(self.command, self.path, body, {**wanted, "Host": made.address})
                 answer = connection.getresponse()
                 self.send_response(answer.status)
@@ -99,9 +88,9 @@ def broken(upstream: str) -> Iterator[BrokenRegistry]:
                         self.send_header(name, value)
                 self.end_headers()
                 data = answer.read() if self.command != "HEAD" else b""
-            finally:
-                connection.close()
             self._send(data, fault)
+
+        do_HEAD = do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815 - http.server's names
 
         def _answer(self, code: int, data: bytes, headers: dict[str, str]) -> None:
             self.send_response(code)
@@ -159,17 +148,9 @@ def broken(upstream: str) -> Iterator[BrokenRegistry]:
             if ends:
                 self.close_connection = True
 
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-        block_on_close = False
-
-    with Server(("127.0.0.1", 0), Handler) as server:
-        made = BrokenRegistry(f"127.0.0.1:{server.server_address[1]}")
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
+    with http_server(Handler) as server:
+        made = BrokenRegistry(f"127.0.0.1:{server.server_port}")
         try:
             yield made
         finally:
             made.end.set()
-            server.shutdown()
-            thread.join()

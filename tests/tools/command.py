@@ -13,12 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from stripefs.fuse import kernel
-from stripefs.fuse.control import find_mounts, query
+from stripefs.fuse.control import find_mounts
 from tests.support import waiting
 from tests.support.mount_copies import until_unpinned
 from tests.support.waiting import gone
-from tests.tools.mounts import REPLACED
+from tests.tools.mounts import REPLACED, Observed
 
 __all__ = ["PATIENCE", "REPLACED", "Live", "Place", "eventually"]
 
@@ -43,7 +42,7 @@ class Place:
     def run(self, *arguments: object, wrapper: Sequence[str] = (), patience: float = PATIENCE) -> Done:
         """`stripefs ARGUMENTS` to its end, in the folder."""
         return subprocess.run(
-            [*wrapper, *_command(*arguments)],
+            [*wrapper, Path(sys.executable).with_name("stripefs"), *map(str, arguments)],
             cwd=self.folder,
             env=self.environ,
             capture_output=True,
@@ -70,13 +69,7 @@ class Place:
 
     def complaints(self) -> list[str]:
         """Log lines at WARNING or above, or of a traceback, that nobody expects."""
-        return [
-            line
-            for live in self._live
-            for line in live.log_text().splitlines()
-            if any(f" {level} " in line for level in ("WARNING", "ERROR", "CRITICAL")) or "Traceback" in line
-            if not any(word in line for word in self._forgiven)
-        ]
+        return [line for live in self._live for line in live.complaints(self._forgiven)]
 
     def close(self) -> list[str]:
         """Take all mounts away; what should not have been: unexpected log lines, and mounts that had to be forced."""
@@ -84,8 +77,10 @@ class Place:
         return self.complaints() + forced
 
 
-class Live:
+class Live(Observed):
     """One mount in the background."""
+
+    patience = PATIENCE
 
     def __init__(self, place: Place, path: Path, log: Path) -> None:
         self.path = path
@@ -93,12 +88,8 @@ class Live:
         self.supervisor = 0
         self._place = place
 
-    def status(self) -> dict[str, Any]:
-        """The control socket's status, also while a worker is being replaced."""
-        return query(str(self.path), "status", PATIENCE)
-
     def told_status(self) -> dict[str, Any]:
-        """The same through `stripefs status --json`."""
+        """Like `status`, through `stripefs status --json`."""
         done = self._place.run("status", self.path, "--json")
         assert done.returncode == 0, done
         (answer,) = json.loads(done.stdout)
@@ -111,21 +102,6 @@ class Live:
         except FileNotFoundError:
             return []
         return [int(child) for child in children if not gone(int(child))]
-
-    def worker(self) -> int:
-        """The pid of the worker that is there now, or comes next."""
-        return int(eventually(self.workers, "a worker")[0])
-
-    def kill_worker(self) -> int:
-        pid = self.worker()
-        os.kill(pid, signal.SIGKILL)
-        return pid
-
-    def in_table(self) -> bool:
-        return kernel.find_mount(str(self.path)) is not None
-
-    def log_text(self) -> str:
-        return self.log.read_text() if self.log.exists() else ""
 
     def ended(self) -> bool:
         return not self.supervisor or gone(self.supervisor)
@@ -152,11 +128,5 @@ class Live:
             if not gone(pid) and b"stripefs.fuse.store_worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 willing = False
                 os.kill(pid, signal.SIGKILL)
-        while (left := kernel.find_mount(str(self.path))) is not None and left.fstype == "fuse.stripefs":
-            kernel.abort(left.connection)
-            kernel.unmount(str(self.path), kernel.MNT_DETACH)
+        self.take_away()
         return willing
-
-
-def _command(*arguments: object) -> list[str]:
-    return [str(Path(sys.executable).with_name("stripefs")), *map(str, arguments)]

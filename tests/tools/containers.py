@@ -26,7 +26,7 @@ from stripefs.fuse import kernel
 from tests.support.images.small_image import SmallImage
 from tests.support.leaks import MARK
 from tests.support.mount_namespace import unshared
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, processes
 
 __all__ = ["Containers", "Running", "fill", "wait_for"]
 
@@ -167,16 +167,7 @@ class Containers:
 
     def _marked(self) -> list[int]:
         mark = f"{MARK}={os.environ[MARK]}".encode()
-        ours = {os.getpid(), self._server.pid}
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and int(entry.name) not in ours:
-                try:
-                    if mark in (entry / "environ").read_bytes().split(b"\0"):
-                        found.append(int(entry.name))
-                except OSError:
-                    continue  # it ended while we looked
-        return found
+        return [pid for pid, words in processes("environ") if mark in words and pid != self._server.pid]
 
     def left(self) -> list[object]:
         """Leftovers when no container runs; the kernel gets a moment to release them."""

@@ -10,15 +10,15 @@ import json
 import random
 import socket
 import struct
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from stripefs.settings import StoreSettings
 from stripefs.store.hdfs.store import HdfsStore
+from tests.tools.listening import free_port, http_server
 
 __all__ = [
     "DATA", "FILE_ID", "TIMEOUT", "FakeCluster", "FakeDataNode", "FakeNameNode", "Manner", "Request", "closed_port",
@@ -74,8 +74,6 @@ Manner = Callable[[Request, bytes], None]
 
 
 class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
     def handle_error(self, request: Any, client_address: Any) -> None:
         pass  # clients that break off are what these tests are about
 
@@ -176,28 +174,17 @@ class FakeCluster:
 @contextmanager
 def serving(*fakes: FakeNameNode | FakeDataNode) -> Iterator[None]:
     """Give each fake a server on a port of its own, its `address`, until the block ends."""
-    servers = []
-    try:
+    with ExitStack() as stack:
         for fake in fakes:
-            server = _Server(("127.0.0.1", 0), Request)
+            server = stack.enter_context(http_server(Request, _Server))
             server.fake = fake  # type: ignore[attr-defined]  # Request finds it here
-            fake.address = f"127.0.0.1:{server.server_address[1]}"
-            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-            thread.start()
-            servers.append((server, thread))
+            fake.address = f"127.0.0.1:{server.server_port}"
         yield
-    finally:
-        for server, thread in servers:
-            server.shutdown()
-            server.server_close()
-            thread.join()
 
 
 def closed_port() -> str:
     """An address on loopback where nothing listens."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{sock.getsockname()[1]}"
+    return f"127.0.0.1:{free_port()}"
 
 
 def good(request: Request, wanted: bytes) -> None:
@@ -228,9 +215,8 @@ def settings_for(cluster: FakeCluster | FakeNameNode, **more: object) -> StoreSe
 @contextmanager
 def running(*manners: Manner, host_timeout: float = TIMEOUT) -> Iterator[tuple[FakeCluster, HdfsStore]]:
     """A cluster with one DataNode for each manner, and the store that is it."""
-    with FakeCluster.running(DATA, *manners) as cluster:
-        store = HdfsStore(settings_for(cluster, host_timeout=host_timeout))
-        try:
-            yield cluster, store
-        finally:
-            store.close()
+    with (
+        FakeCluster.running(DATA, *manners) as cluster,
+        closing(HdfsStore(settings_for(cluster, host_timeout=host_timeout))) as store,
+    ):
+        yield cluster, store

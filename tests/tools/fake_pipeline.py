@@ -6,7 +6,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import crc32c
@@ -137,11 +137,8 @@ class BlockPort:
 @contextmanager
 def block_port() -> Iterator[BlockPort]:
     port = BlockPort()
-    with listening(port.serve) as port.address:
-        try:
-            yield port
-        finally:
-            port.close()
+    with listening(port.serve) as port.address, closing(port):
+        yield port
     if port.errors:
         raise port.errors[0]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 from stripefs.store.hdfs import protobuf
@@ -91,8 +91,5 @@ class RpcPort:
 @contextmanager
 def rpc_port(otherwise: Callable[[Call], None]) -> Iterator[RpcPort]:
     port = RpcPort(otherwise)
-    with listening(port.serve) as port.address:
-        try:
-            yield port
-        finally:
-            port.close()
+    with listening(port.serve) as port.address, closing(port):
+        yield port

@@ -6,16 +6,16 @@ import io
 import socket
 import struct
 import threading
-import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import crc32c
 
 from stripefs.store.hdfs import protobuf
 from stripefs.store.hdfs.protobuf import bytes_field, delimited, number_field
+from tests.support.waiting import eventually
 from tests.tools.listening import listening
 
 __all__ = ["Manner", "Talk", "TransferPort", "read_delimited", "transfer_port"]
@@ -99,9 +99,7 @@ class TransferPort:
         """Close what is open, as a DataNode does after a while."""
         for sock in self.open:
             sock.shutdown(socket.SHUT_RDWR)
-        end = time.monotonic() + 10
-        while self.open and time.monotonic() < end:
-            time.sleep(0.001)
+        eventually(lambda: not self.open, "the end of the connections")
 
     def close(self) -> None:
         self._over.set()
@@ -135,11 +133,8 @@ class TransferPort:
 @contextmanager
 def transfer_port(data: bytes) -> Iterator[TransferPort]:
     port = TransferPort(data)
-    with listening(port.serve) as port.address:
-        try:
-            yield port
-        finally:
-            port.close()
+    with listening(port.serve) as port.address, closing(port):
+        yield port
 
 
 def read_delimited(stream: io.BufferedReader) -> bytes:

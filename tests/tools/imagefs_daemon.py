@@ -19,9 +19,12 @@ from imagefs.daemon.launcher import end_kept, running
 from imagefs.settings import DaemonSettings
 from stripefs.fuse import kernel
 from tests.support.images.stores import images_in
-from tests.support.waiting import PATIENCE, eventually
+from tests.support.waiting import PATIENCE, eventually, processes
 
-__all__ = ["PATIENCE", "Service", "built", "commands", "eventually"]
+__all__ = ["IMAGEFS", "PATIENCE", "Service", "built", "commands", "eventually"]
+
+IMAGEFS = [sys.executable, "-P", "-c", "import sys; from imagefs.cli.main import run; sys.exit(run())"]
+"""The command `imagefs`."""
 
 _KEEPER = "stripefs.fuse.keeper"
 
@@ -47,9 +50,8 @@ class Service:
 
     def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
         """`imagefs ARGUMENTS`, under way."""
-        command = [sys.executable, "-P", "-c", "import sys; from imagefs.cli.main import run; sys.exit(run())"]
         process = subprocess.Popen(
-            [*command, *arguments],
+            [*IMAGEFS, *arguments],
             env=self.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -150,10 +152,5 @@ class Service:
 
 def commands() -> Iterator[tuple[int, Sequence[str]]]:
     """Every other process, with its command line."""
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue  # it ended while we looked
-            yield int(entry.name), [os.fsdecode(word) for word in words]
+    for pid, words in processes():
+        yield pid, [os.fsdecode(word) for word in words]

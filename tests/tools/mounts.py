@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from stripefs.fuse.control import query
 from stripefs.fuse.ipc import rebuild_error, store_mount_spec
 from stripefs.settings import MountSettings, ReadSettings, Settings, StoreSettings
 from tests.support.mount_copies import until_unpinned
-from tests.support.waiting import PATIENCE, eventually
+from tests.support.waiting import PATIENCE, eventually, processes
 
 MIB = 1 << 20
 
@@ -42,17 +42,61 @@ def drop_cache(path: str | Path) -> None:
 
 def workers_of(mountpoint: str) -> list[int]:
     """The pids of workers (their command line ends with their mountpoint)."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                command = (entry / "cmdline").read_bytes().split(b"\0")
-                if b"stripefs.fuse.store_worker" in command and os.fsencode(mountpoint) in command:
-                    found.append(int(entry.name))
-    return found
+    return [
+        pid for pid, words in processes() if b"stripefs.fuse.store_worker" in words and os.fsencode(mountpoint) in words
+    ]
 
 
-class Mounted:
+class Observed:
+    """The common questions to a mount at `path` that logs to `log`. patience in seconds: longer is a hang."""
+
+    path: Path
+    log: Path
+    patience = PATIENCE
+
+    def workers(self) -> list[int]:
+        """The pids of its workers."""
+        return workers_of(str(self.path))
+
+    def worker(self) -> int:
+        """The pid of the worker that is there now, or comes next."""
+        return int(eventually(self.workers, "a worker", self.patience)[0])
+
+    def kill_worker(self) -> int:
+        pid = self.worker()
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def status(self) -> dict[str, Any]:
+        """The control socket's status, also while a worker is being replaced."""
+        return query(str(self.path), "status", self.patience)
+
+    def in_table(self) -> bool:
+        return kernel.find_mount(str(self.path)) is not None
+
+    def log_text(self) -> str:
+        return self.log.read_text() if self.log.exists() else ""
+
+    def complaints(self, forgiven: Sequence[str]) -> list[str]:
+        """Log lines at WARNING or above, or of a traceback, that have none of these words."""
+        return [
+            line
+            for line in self.log_text().splitlines()
+            if any(f" {level} " in line for level in ("WARNING", "ERROR", "CRITICAL")) or "Traceback" in line
+            if not any(word in line for word in forgiven)
+        ]
+
+    def take_away(self) -> None:
+        """Unmount whatever of ours is there, by force."""
+        while (left := kernel.find_mount(str(self.path))) is not None and left.fstype == "fuse.stripefs":
+            kernel.abort(left.connection)
+            if os.geteuid() == 0:
+                kernel.unmount(str(self.path), kernel.MNT_DETACH)
+            else:
+                mounting.unmount_unprivileged(str(self.path), lazy=True)
+
+
+class Mounted(Observed):
     """One supervisor process. `mountpoint` exists; the mount answers once `wait_ready` returned."""
 
     def __init__(self, settings: Settings, log: Path, wrapper: tuple[str, ...] = ()) -> None:
@@ -87,22 +131,6 @@ class Mounted:
             raise rebuild_error(message)
         return self
 
-    def worker(self) -> int:
-        """The pid of the worker that serves now."""
-        return int(eventually(lambda: workers_of(str(self.path)), "a worker")[0])
-
-    def kill_worker(self) -> None:
-        os.kill(self.worker(), signal.SIGKILL)
-
-    def status(self) -> dict[str, Any]:
-        return query(str(self.path), "status", PATIENCE)
-
-    def in_table(self) -> bool:
-        return kernel.find_mount(str(self.path)) is not None
-
-    def log_text(self) -> str:
-        return self.log.read_text()
-
     def stop(self) -> int:
         until_unpinned(self.path)
         return self.stop_now()
@@ -120,18 +148,13 @@ class Mounted:
             self.process.send_signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(10)
-        for pid in workers_of(str(self.path)):
+        for pid in self.workers():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        while (left := kernel.find_mount(str(self.path))) is not None and left.fstype == "fuse.stripefs":
-            kernel.abort(left.connection)
-            if os.geteuid() == 0:
-                kernel.unmount(str(self.path), kernel.MNT_DETACH)
-            else:
-                mounting.unmount_unprivileged(str(self.path), lazy=True)
+        self.take_away()
 
 
 class Mounts:
@@ -190,11 +213,8 @@ class Mounts:
         self._made.sort(key=lambda one: one.refused)  # but none of those that were refused
         for mounted in self._made:
             mounted.clean_up()
-            for line in mounted.log_text().splitlines():
-                loud = any(f" {level} " in line for level in ("WARNING", "ERROR", "CRITICAL"))
-                if (loud or "Traceback" in line) and not any(word in line for word in self.forgiven):
-                    problems.append(line)
-            if workers_of(str(mounted.path)):
+            problems += mounted.complaints(self.forgiven)
+            if mounted.workers():
                 problems.append(f"a worker of {mounted.path} is left")
         problems += [
             f"still mounted: {left.path}" for left in kernel.mounts() if Path(left.path).is_relative_to(self.folder)
@@ -220,6 +240,6 @@ def reading(command: list[str]) -> Iterator[subprocess.Popen[str]]:
 
 
 __all__ = [
-    "MIB", "PATIENCE", "REPLACED", "MountError", "Mounted", "Mounts", "drop_cache", "eventually", "reading", "sha256",
-    "workers_of",
+    "MIB", "PATIENCE", "REPLACED", "MountError", "Mounted", "Mounts", "Observed", "drop_cache", "eventually", "reading",
+    "sha256", "workers_of",
 ]  # fmt: skip

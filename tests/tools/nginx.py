@@ -6,13 +6,13 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 from tests.support.checkout import CHECKOUT
 from tests.support.waiting import eventually
+from tests.tools.listening import accepts, free_port
 
 __all__ = ["Nginx", "nginx"]
 
@@ -25,7 +25,7 @@ class Nginx:
 
     def __init__(self, folder: Path, store: str) -> None:
         self.folder = folder
-        self._port = _free_port()
+        self._port = free_port()
         self.url = f"http://127.0.0.1:{self._port}/images"
         (folder / "temporary").mkdir(parents=True)
         (folder / "nginx.conf").write_text(self._configuration(store.removeprefix("http://").partition("/")[0]))
@@ -56,13 +56,7 @@ class Nginx:
         folder = str(self.folder)
         command = ["nginx", "-p", folder, "-e", f"{folder}/log", "-c", f"{folder}/nginx.conf"]
         process = subprocess.Popen(command, start_new_session=True)
-
-        def answers() -> bool:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), 1):
-                return True
-            return False
-
-        eventually(answers, "nginx")
+        eventually(lambda: accepts(self._port), "nginx")
         return process
 
     def kill(self) -> None:
@@ -79,9 +73,3 @@ def nginx(folder: Path, store: str) -> Iterator[Nginx]:
         yield server
     finally:
         server.kill()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -1,16 +1,16 @@
-"""A package index on loopback (PEP 503), of a folder with a folder of files for each project; and files as they are."""
+"""A package index on loopback (PEP 503), of a folder with a folder of files for each project."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import threading
-from collections.abc import Callable, Iterator
-from functools import partial
-from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
-__all__ = ["Index", "files_served", "serving"]
+from tests.tools.listening import http_server
+
+__all__ = ["Index", "serving"]
 
 
 class Index:
@@ -45,9 +45,6 @@ def serving(folder: Path) -> Iterator[Index]:
     """An index of this folder while the block runs."""
 
     class Handler(BaseHTTPRequestHandler):
-        def do_HEAD(self) -> None:
-            self.do_GET()
-
         def do_GET(self) -> None:
             found = index.answer(self.path)
             kind, data = found or ("text/plain", b"")
@@ -66,34 +63,11 @@ def serving(folder: Path) -> Iterator[Index]:
                 index.sent[self.path] = index.sent.get(self.path, 0) + 1
                 self.wfile.write(data)
 
+        do_HEAD = do_GET  # noqa: N815 - http.server's name
+
         def log_message(self, *_: object) -> None:
             pass
 
-    with _running(Handler) as port:
-        index = Index(folder, port)
+    with http_server(Handler) as server:
+        index = Index(folder, server.server_port)
         yield index
-
-
-@contextlib.contextmanager
-def files_served(folder: Path) -> Iterator[str]:
-    """The URL of the files below a folder while the block runs."""
-    with _running(partial(_Quiet, directory=str(folder))) as port:
-        yield f"http://127.0.0.1:{port}"
-
-
-class _Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        """Log nothing."""
-
-
-@contextlib.contextmanager
-def _running(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[int]:
-    """The port of a server on loopback."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield server.server_address[1]
-        finally:
-            server.shutdown()
-            thread.join()

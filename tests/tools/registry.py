@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 from tests.support.images.layers import layout
 from tests.support.waiting import eventually
+from tests.tools.listening import accepts, free_port
 
 __all__ = ["HTPASSWD", "Registry", "push_image", "running_registry"]
 
@@ -29,9 +29,8 @@ class Registry:
     ) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{found.getsockname()[1]}"
+        self._port = free_port()
+        self.address = f"127.0.0.1:{self._port}"
         config: dict[str, Any] = {
             "version": 0.1,
             "log": {"level": "info"},
@@ -51,7 +50,7 @@ class Registry:
         with (self.folder / "log").open("ab") as log:
             command = ["docker-registry", "serve", str(self.folder / "config.yml")]
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
-        eventually(self._listens, "the registry")
+        eventually(lambda: accepts(self._port), "the registry")
 
     def close(self) -> None:
         if self._process is not None:
@@ -73,12 +72,6 @@ class Registry:
     def requested(self) -> str:
         """The log of all requests so far."""
         return (self.folder / "log").read_text()
-
-    def _listens(self) -> bool:
-        host, port = self.address.split(":")
-        with contextlib.suppress(OSError), socket.create_connection((host, int(port))):
-            return True
-        return False
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ import threading
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 from urllib.parse import unquote_to_bytes, urlsplit
 
 Fault = Literal[
@@ -90,7 +90,7 @@ class WebServer(socketserver.ThreadingTCPServer):
         self._connections: list[socket.socket] = []
         self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02})
 
-    def __enter__(self) -> WebServer:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -135,11 +135,10 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
-    def do_HEAD(self) -> None:
-        self._serve()
-
     def do_GET(self) -> None:
         self._serve()
+
+    do_HEAD = do_GET  # noqa: N815 - http.server's name
 
     def log_message(self, *_: object) -> None:
         """Say nothing on standard error."""

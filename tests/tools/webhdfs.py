@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -53,13 +54,10 @@ class WebHdfs:
 
     @staticmethod
     def _exchange(address: str, method: str, target: str, body: bytes) -> tuple[int, bytes, str]:
-        connection = http.client.HTTPConnection(address, timeout=60)
-        try:
+        with contextlib.closing(http.client.HTTPConnection(address, timeout=60)) as connection:
             connection.request(method, target, body, {"Content-Type": "application/octet-stream"})
             response = connection.getresponse()
             return response.status, response.read(), response.getheader("Location", "")
-        finally:
-            connection.close()
 
 
 class HdfsPopulate:

@@ -12,8 +12,8 @@ from bench.cli import with_results
 from bench.harness import BenchError, netns
 from bench.harness.mounts import memory_limit
 from bench.harness.programs import output
-from bench.harness.results import Document, Key, RatioPlan, Row, summary
-from bench.harness.rounds import Options, Rounds, in_turn
+from bench.harness.results import Key, RatioPlan, Row, summary
+from bench.harness.rounds import Options, Rounds
 from tests.extra.bench import documents
 
 MIB = 1 << 20
@@ -51,25 +51,16 @@ def test_rounds_keep_a_document_of_what_went_well_and_note_what_did_not() -> Non
     assert "round 2/2  case               other                      4.00 s" in said
 
 
-def test_each_round_begins_one_further_on() -> None:
-    assert [in_turn("abc", number) for number in range(4)] == [list(one) for one in ("abc", "bca", "cab", "abc")]
-
-
-def stored(folder: Path, name: str, document: Document) -> Path:
-    folder.mkdir(exist_ok=True)
-    (folder / name).write_text(document.to_json())
-    return folder
-
-
 def test_results_go_to_their_places_and_leave_those_without_any(tmp_path: Path) -> None:
     page = "".join(
         f"<!-- results of {name} -->\nold\n<!-- end of results of {name} -->\n" for name in ("compile", "read")
     )
-    made = with_results(page, stored(tmp_path / "results", "compile.json", COMPILED))
+    (tmp_path / "compile.json").write_text(COMPILED.to_json())
+    made = with_results(page, tmp_path)
     assert "Version 0.1.0, 2026-11-25; TorchInductor" in made
     assert "| start | hit | 2.00 |" in made
     assert "<!-- results of read -->\nold\n" in made
-    assert with_results(made, tmp_path / "results") == made
+    assert with_results(made, tmp_path) == made
 
 
 @pytest.mark.root

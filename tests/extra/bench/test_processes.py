@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -79,40 +78,25 @@ def test_a_start_that_fails_says_why(program: str, message: str) -> None:
         pass
 
 
-# Both say "ready" once their work is done and end when their input does.
-_BUSY_CHILD = """
+_BUSY_CHILD = f"""
 import subprocess, sys, time
 child = subprocess.run([sys.executable, "-c", "import time\\nwhile time.process_time() < 0.3: pass"])
 while time.process_time() < 0.1: pass
-print("ready", flush=True)
-sys.stdin.read()
+{_READY}
 """
-_HOLDS_64_MIB = """
-import sys
+_HOLDS_64_MIB = f"""
 held = bytearray(b"x") * (64 << 20)
-print("ready", flush=True)
-sys.stdin.read()
+{_READY}
 """
-
-
-@contextmanager
-def running(program: str) -> Iterator[int]:
-    process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    with process:
-        assert process.stdout.readline() == b"ready\n"
-        yield process.pid
-        process.stdin.close()
 
 
 def test_cpu_time_includes_children_that_have_ended() -> None:
-    with running(_BUSY_CHILD) as pid:
-        assert cpu_seconds(pid) >= 0.38  # 0.3 + 0.1, less two clock ticks
+    with started([sys.executable, "-c", _BUSY_CHILD]) as start:
+        assert cpu_seconds(start.pid) >= 0.38  # 0.3 + 0.1, less two clock ticks
 
 
 def test_peak_memory_sees_what_a_child_holds() -> None:
-    with running(_HOLDS_64_MIB) as pid, PeakMemory(pid, period=0.01) as memory:
+    with started([sys.executable, "-c", _HOLDS_64_MIB]) as start, PeakMemory(start.pid, period=0.01) as memory:
         pass
     assert memory.peak >= 64 << 20
 

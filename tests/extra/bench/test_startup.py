@@ -95,14 +95,10 @@ def started(tmp_path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return said, read_events(spool)
 
 
-def shards(tmp_path: Path) -> None:
+def test_the_job_goes_through_all_stages_and_tells_the_checksum_of_its_bytes(tmp_path: Path) -> None:
     for file in TINY.files:
         (tmp_path / file.name).parent.mkdir(exist_ok=True)
         (tmp_path / file.name).write_bytes(b"".join(contents(file, 0, file.size)))
-
-
-def test_the_job_goes_through_all_stages_and_tells_the_checksum_of_its_bytes(tmp_path: Path) -> None:
-    shards(tmp_path)
     said, events = started(tmp_path)
     assert (said["checksum"], said["bytes"]) == (order.checksum(TINY), 2 * 2 * sum(TINY.tensors.values()))
     begun = [(event["stage"], event.get("name", "")) for event in events if event["event"] != "end"]
@@ -116,7 +112,7 @@ def test_the_job_goes_through_all_stages_and_tells_the_checksum_of_its_bytes(tmp
         ("first_step", ""),
         ("ready", ""),
     ]
-    with (tmp_path / TINY.files[1].name).open("r+b") as file:
-        file.seek(-5, os.SEEK_END)
-        file.write(b"\x17")
+    with (tmp_path / TINY.files[1].name).open("r+b") as shard:
+        shard.seek(-5, os.SEEK_END)
+        shard.write(b"\x17")
     assert started(tmp_path)[0]["checksum"] != said["checksum"]

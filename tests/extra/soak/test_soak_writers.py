@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.hdfs.conftest import place
 from tests.soak.writers import Outcome, outcomes, version
 from tests.soak.writing import make_deaths, soak_writers
+from tests.support.leftovers import DAY, age
 from tests.support.written_mounts import hidden, unreferenced
 from tests.tools.command import Place
+
+__all__ = ["place"]
 
 seeds = st.integers(0, 1 << 31)
 
@@ -34,33 +36,20 @@ def test_nothing_is_visible_before_its_close(seed: int, number: int, data: st.Da
 @pytest.mark.mount
 @pytest.mark.root
 @pytest.mark.parametrize("layout", ["concat", "striped"])
-def test_writers_and_workers_die(tmp_path: Path, layout: str) -> None:
+def test_writers_and_workers_die(tmp_path: Path, place: Place, layout: str) -> None:
     """The old version is intact every time, and gc leaves nothing but the file."""
     source = tmp_path / "source"
     source.mkdir()
-    place = Place(tmp_path)
-    try:
-        summary = soak_writers(
-            place,
-            f"file://{source}",
-            make_deaths(20261122, 5, 5),
-            seed=20261122,
-            say=print,
-            options=("--layout", layout, "--write-memory", "64MiB", "--unit", "1MiB"),
-            age=lambda: _age(source),
-        )
-    finally:
-        complaints = place.close()
-    assert not complaints
+    summary = soak_writers(
+        place,
+        f"file://{source}",
+        make_deaths(20261122, 5, 5),
+        seed=20261122,
+        say=print,
+        options=("--layout", layout, "--write-memory", "64MiB", "--unit", "1MiB"),
+        age=lambda: age(source, 2 * DAY),
+    )
     assert summary["deaths"] == {"writer": 5, "worker": 5}
     assert summary["read_whole"] > 0
     assert hidden(source) == []
     assert unreferenced(source) == set()
-
-
-def _age(folder: Path) -> None:
-    """Everything there was changed two days ago."""
-    then = time.time() - 2 * 86_400
-    for place, folders, files in os.walk(folder):
-        for name in files + folders:
-            os.utime(os.path.join(place, name), (then, then))

@@ -155,10 +155,8 @@ def test_erasure_coding_and_encryption_zones(tmp_path: Path) -> None:
         use_all_layouts(instance, "/zone")
 
         # The client knows none.
-        site = instance.conf / "core-site.xml"
-        site.write_text("\n".join(line for line in site.read_text().splitlines() if "key.provider" not in line))
-        site = instance.conf / "hdfs-site.xml"
-        site.write_text("\n".join(line for line in site.read_text().splitlines() if "key.provider" not in line))
+        for site in (instance.conf / "core-site.xml", instance.conf / "hdfs-site.xml"):
+            site.write_text("\n".join(line for line in site.read_text().splitlines() if "key.provider" not in line))
         assert "encryption zone" in transport_of(instance, "/zone")["off: native"]
         use_all_layouts(instance, "/zone")
         with (

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,9 +13,11 @@ import stripefs
 from stripefs.errors import HostFailed
 from stripefs.settings import StoreSettings
 from stripefs.store.hdfs.store import HdfsStore
+from tests.hdfs.conftest import populated
 from tests.support.waiting import eventually
 from tests.tools.command import Place
 from tests.tools.hdfs import HdfsInstance
+from tests.tools.webhdfs import WebHdfs
 
 pytestmark = [pytest.mark.cluster, pytest.mark.mount, pytest.mark.root]
 
@@ -30,22 +30,13 @@ FOLDER = "/corrupt"
 @pytest.fixture
 def replicas(fault_hdfs: HdfsInstance) -> Iterator[list[Path]]:
     """The block files of the second block of a file of three, on two DataNodes."""
-    connection = stripefs.connect(f"{fault_hdfs.url}/")
-    connection.mkdir(FOLDER)
-    try:
-        with connection.open(FOLDER + NAME, "wb") as file:
-            file.write(DATA)
-        query = f"op=GET_BLOCK_LOCATIONS&user.name=root&offset={MIB}&length=1"
-        url = f"http://{fault_hdfs.web}/webhdfs/v1{FOLDER}{NAME}?{query}"
-        with urllib.request.urlopen(url) as answer:
-            [block] = json.load(answer)["LocatedBlocks"]["locatedBlocks"]
+    with populated(fault_hdfs, FOLDER, block_size=MIB, replication=2) as populate:
+        populate.write(NAME.encode(), DATA)
+        answer = WebHdfs(fault_hdfs.web)("GET", "GET_BLOCK_LOCATIONS", FOLDER + NAME, offset=MIB, length=1)
+        [block] = answer["LocatedBlocks"]["locatedBlocks"]
         found = list(fault_hdfs.state.rglob(f"blk_{block['block']['blockId']}"))
         assert len(found) == 2
         yield found
-    finally:
-        delete = f"http://{fault_hdfs.web}/webhdfs/v1{FOLDER}?op=DELETE&user.name=root&recursive=true"
-        with urllib.request.urlopen(urllib.request.Request(delete, method="DELETE")) as answer:
-            assert json.load(answer) == {"boolean": True}
 
 
 def damage(replica: Path) -> None:

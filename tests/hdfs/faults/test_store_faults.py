@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
 
 import pytest
 
-from stripefs.errors import HostFailed, ServiceDown, StaleVersion, Transient
+from stripefs.errors import HostFailed, ServiceDown, StaleVersion
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Handle
 from stripefs.store.hdfs.store import HdfsStore
+from tests.contract.writing import patiently
 from tests.tools.hdfs import HdfsInstance
 from tests.tools.webhdfs import HdfsPopulate, WebHdfs
 
 pytestmark = pytest.mark.cluster
 
-T = TypeVar("T")
 MIB = 1 << 20
 DATA = random.Random(5).randbytes(8 * MIB)
 TIMEOUT = 3.0  # a busy machine's nodes may take a second
@@ -52,18 +51,6 @@ def store(
     store = HdfsStore(StoreSettings(url=f"{fault_hdfs.url}/faults", transport=request.param, host_timeout=TIMEOUT))
     yield store
     store.close()
-
-
-def patiently(read: Callable[[], T]) -> T:
-    """The result of `read`, tried again for a minute after transient errors, as the reader would."""
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            return read()
-        except Transient:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
 
 
 def all_of(handle: Handle) -> bytes:

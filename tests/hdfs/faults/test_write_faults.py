@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -15,7 +16,7 @@ import pytest
 
 from stripefs.format.lock_and_record import LEASE
 from tests.support.checked_content import content
-from tests.support.refusals import refused
+from tests.support.refusals import errno_of, refused
 from tests.support.wall_clock import Clock
 from tests.tools.command import REPLACED, Live, Place, eventually
 from tests.tools.hdfs import HdfsInstance
@@ -79,13 +80,7 @@ def fault_folder(fault_hdfs: HdfsInstance, request: pytest.FixtureRequest) -> It
 
 def outcomes(*calls: Callable[[], object]) -> list[int]:
     """The error numbers of those calls that failed."""
-    failed = []
-    for call in calls:
-        try:
-            call()
-        except OSError as error:
-            failed.append(error.errno or 0)
-    return failed
+    return [number for number in map(errno_of, calls) if number]
 
 
 @pytest.mark.parametrize(("layout", "told"), [("concat", "write"), ("striped", "fsync"), ("plain", "close")])
@@ -138,7 +133,7 @@ class Writer:
         assert self._process.stdout is not None
         return int(self._process.stdout.readline())
 
-    def end(self) -> None:
+    def close(self) -> None:
         self._process.kill()
         self._process.communicate()
 
@@ -163,16 +158,9 @@ for line in sys.stdin:
 @pytest.fixture
 def writers(tmp_path: Path) -> Iterator[Callable[[Path], Writer]]:
     """Begins to replace a file by NEW."""
-    made: list[Writer] = []
     (tmp_path / "new").write_bytes(NEW)
-
-    def begin(path: Path) -> Writer:
-        made.append(Writer(path, tmp_path / "new"))
-        return made[-1]
-
-    yield begin
-    for writer in made:
-        writer.end()
+    with contextlib.ExitStack() as stack:
+        yield lambda path: stack.enter_context(contextlib.closing(Writer(path, tmp_path / "new")))
 
 
 @pytest.mark.parametrize("layout", ["concat", "striped"])  # a plain file is lost with its one stream
@@ -267,4 +255,4 @@ def _die_writing(live: Live, path: str) -> None:
     writer = os.open(live.path / path, os.O_WRONLY | os.O_CREAT)
     os.write(writer, NEW)
     live.kill_worker()
-    assert outcomes(lambda: os.close(writer)) == [errno.EIO]
+    assert errno_of(os.close, writer) == errno.EIO

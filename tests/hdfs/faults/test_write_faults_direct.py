@@ -79,37 +79,25 @@ async def test_an_open_striped_file_goes_on_without_the_namenode(fault_hdfs: Hdf
         fault_hdfs.restore()
 
 
-def test_a_lock_is_renewed_while_no_datanode_answers(fault_hdfs: HdfsInstance) -> None:
-    """Only the NameNode has part in it, so no DataNode that is frozen costs a living writer its file."""
+def test_a_lock_is_renewed_while_no_datanode_answers_and_no_name_is_left(fault_hdfs: HdfsInstance) -> None:
+    """Only the NameNode has part in it, so no DataNode that is frozen costs a living writer its file; and where a quota
+    of names leaves none for the file that tells the NameNode's time, it is not needed."""
     with at(fault_hdfs, "renewed") as store:
         lease = acquire(store, b"/file", ["0" * 16])
+        web = WebHdfs(fault_hdfs.web)
         fault_hdfs.pause("dn1", "dn2", "dn3", "dn4")
-        for _ in range(2):
-            before = store.stat(lock_path(b"/file")).mtime_ns
-            lease.renew()
-            lease.check()
-            assert store.stat(lock_path(b"/file")).mtime_ns > before
+        for quota in (100, 2):  # the directory counts too
+            web("PUT", "SETQUOTA", "/renewed", namespacequota=quota)
+            for _ in range(2):
+                before = store.stat(lock_path(b"/file")).mtime_ns
+                lease.renew()
+                lease.assert_held()
+                assert store.stat(lock_path(b"/file")).mtime_ns > before
+        with pytest.raises(QuotaExceeded):
+            store.put(b"/another", ())
+        web("PUT", "SETQUOTA", "/renewed", namespacequota=100)
         fault_hdfs.restore()
         with pytest.raises(Busy):
             acquire(store, b"/file")
         lease.release()
         acquire(store, b"/file").release()
-
-
-def test_a_lock_is_renewed_while_no_name_is_left(fault_hdfs: HdfsInstance) -> None:
-    """A quota of names leaves none for the file that tells the NameNode's time."""
-    with at(fault_hdfs, "names") as store:
-        lease = acquire(store, b"/file", ["0" * 16])
-        web = WebHdfs(fault_hdfs.web)
-        web("PUT", "SETQUOTA", "/names", namespacequota=2)  # the directory counts too
-        with pytest.raises(QuotaExceeded):
-            store.put(b"/another", ())
-        for _ in range(2):
-            before = store.stat(lock_path(b"/file")).mtime_ns
-            lease.renew()
-            lease.assert_held()
-            assert store.stat(lock_path(b"/file")).mtime_ns > before
-        web("PUT", "SETQUOTA", "/names", namespacequota=100)
-        with pytest.raises(Busy):
-            acquire(store, b"/file")
-        lease.release()

@@ -9,6 +9,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -100,9 +102,8 @@ def test_a_disk_slower_than_the_store_is_left_alone(source: Path, folder: Path) 
         measured = one.store.cache.disk._bypass.store
         measured.bytes, measured.seconds = 1 << 30, 1.0  # however slow this machine is
         before = one.store.cache.stats["hit_bytes"]
-        handle = one.store.open(b"/a")
-        assert read(handle, 0, 40 * MIB) == data
-        handle.close()
+        with closing(one.store.open(b"/a")) as handle:
+            assert read(handle, 0, 40 * MIB) == data
         assert one.store.cache.stats["hit_bytes"] - before < 40 * MIB
         assert one.store.cache.stats["bypassed_bytes"] > 0
 
@@ -125,11 +126,12 @@ def test_what_waits_for_the_disk_is_not_fetched_again(
     assert one.fetched(b"/a") == 0
 
 
-def run(job: dict[str, Any], *prepare: str) -> tuple[list[dict[str, Any]], str]:
+def run(source: Path, folder: Path, names: Sequence[str], *prepare: str) -> tuple[list[dict[str, Any]], str]:
     """Reads of a process in a mount namespace of its own, in which these commands were run first."""
+    job = {"source": str(source), "folder": str(folder), "paths": names, "settings": {}}
     script = " && ".join([*prepare, 'exec "$0" -m tests.integration.cache.reader_process "$1"'])
     done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", script, sys.executable, json.dumps({"settings": {}, **job})],
+        ["unshare", "-m", "sh", "-c", script, sys.executable, json.dumps(job)],
         cwd=CHECKOUT,
         input="\n",
         capture_output=True,
@@ -146,8 +148,7 @@ def run(job: dict[str, Any], *prepare: str) -> tuple[list[dict[str, Any]], str]:
 def test_a_disk_that_is_full(source: Path, folder: Path, options: str) -> None:
     folder.mkdir()
     digest = hashlib.sha256(write(source / "a", 100 * MIB)).hexdigest()
-    job = {"source": str(source), "folder": str(folder), "paths": ["/a", "/a", "/a"]}
-    found, _ = run(job, f"mount -t tmpfs -o {options} tmpfs {folder}")
+    found, _ = run(source, folder, ["/a"] * 3, f"mount -t tmpfs -o {options} tmpfs {folder}")
     assert [line["sha256"] for line in found] == [digest] * 3
     if options == "size=40m":
         assert found[2]["fetched"] < 100 * MIB  # blocks that fit are kept all the same
@@ -156,26 +157,23 @@ def test_a_disk_that_is_full(source: Path, folder: Path, options: str) -> None:
 @pytest.mark.root
 def test_a_disk_that_became_read_only_still_gives_what_it_has(source: Path, folder: Path) -> None:
     digests = [hashlib.sha256(write(source / name, 10 * MIB, seed=len(name))).hexdigest() for name in ("a", "bb")]
-    job = {"source": str(source), "folder": str(folder), "paths": ["/a"]}
-    found, _ = run(job)
-    found, errors = run(
-        {**job, "paths": ["/a", "/bb", "/bb"]}, f"mount --bind {folder} {folder}", f"mount -o remount,bind,ro {folder}"
-    )
+    run(source, folder, ["/a"])
+    read_only = f"mount --bind {folder} {folder}", f"mount -o remount,bind,ro {folder}"
+    found, errors = run(source, folder, ["/a", "/bb", "/bb"], *read_only)
     assert [line["sha256"] for line in found] == [digests[0], digests[1], digests[1]]
     assert [line["fetched"] for line in found] == [0, 10 * MIB, 10 * MIB]
     assert "Read-only file system" in errors
 
 
 @pytest.mark.root
-def test_a_folder_that_cannot_be_made(source: Path, folder: Path) -> None:
+def test_a_folder_that_cannot_be_made(source: Path) -> None:
     digest = hashlib.sha256(write(source / "a", 10 * MIB)).hexdigest()
-    job = {"source": str(source), "folder": "/proc/cache", "paths": ["/a", "/a"]}
-    found, _ = run(job)
+    found, _ = run(source, Path("/proc/cache"), ["/a", "/a"])
     assert [(line["sha256"], line["fetched"]) for line in found] == [(digest, 10 * MIB)] * 2
 
 
 def test_a_reader_never_waits_for_the_disk() -> None:
-    """Blocks that the queue does not take are not kept."""
+    """Blocks that the queue does not take are not kept. One fill is taken however large, and none after the end."""
     written: list[int] = []
     ended: list[int] = []
     queue = WriteQueue(3 * MIB, lambda: None)
@@ -185,27 +183,20 @@ def test_a_reader_never_waits_for_the_disk() -> None:
         while len(ended) < 1:
             time.sleep(0.001)
 
-    def fill(number: int) -> WriteJob:
-        return WriteJob(partial(hang, number), 2 * MIB, lambda: ended.append(number))
+    def fill(number: int, size: int = 2 * MIB) -> WriteJob:
+        return WriteJob(partial(hang, number), size, lambda: ended.append(number))
 
     assert queue.offer(fill(0))
     assert not queue.offer(fill(2))
     assert queue.waiting == 2 * MIB
     ended.append(-1)
     assert queue.drain(PATIENCE)
-    assert queue.offer(fill(4))
+    assert queue.offer(fill(4, 8 * MIB))
     assert queue.drain(PATIENCE)
     queue.close()
+    assert not queue.offer(fill(6))
     assert written == [0, 4]
     assert ended == [-1, 0, 4]
-
-
-def test_one_fill_is_taken_however_large_and_none_after_the_end() -> None:
-    queue = WriteQueue(MIB, lambda: None)
-    assert queue.offer(WriteJob(lambda: None, 8 * MIB, lambda: None))
-    assert queue.drain(PATIENCE)
-    queue.close()
-    assert not queue.offer(WriteJob(lambda: None, 1, lambda: None))
 
 
 def test_a_bug_in_one_fill_ends_neither_the_thread_nor_its_lock(caplog: pytest.LogCaptureFixture) -> None:

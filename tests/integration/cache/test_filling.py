@@ -24,6 +24,7 @@ from stripefs.cache.segment import CacheSegment
 from stripefs.read import OpenFile, Reader
 from stripefs.settings import ReadSettings
 from tests.support.caches import MIB, Cached, flip, refusing, write
+from tests.support.uploads import until
 
 SIZE = 80 * MIB + 5000
 
@@ -155,6 +156,13 @@ async def test_a_disk_that_gives_nothing(
     assert into == data
 
 
+async def reading(file: OpenFile, into: memoryview, scope: trio.CancelScope, over: trio.Event) -> None:
+    """Read the file until `scope` is cancelled. over: set when it is over."""
+    with scope:
+        await read_into(file, 0, into)
+    over.set()
+
+
 async def test_memory_that_a_cancelled_read_gave_back_is_left_alone(
     one: Cached, data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,16 +174,9 @@ async def test_memory_that_a_cancelled_read_gave_back_is_left_alone(
         whole(*args, **names)  # type: ignore[arg-type]
 
     monkeypatch.setattr(CacheSegment, "read", read)
-    into, over = memory(SIZE), trio.Event()
-
-    async def reading(file: OpenFile, scope: trio.CancelScope) -> None:
-        with scope:
-            await read_into(file, 0, into)
-        over.set()
-
+    into, scope, over = memory(SIZE), trio.CancelScope(), trio.Event()
     async with opened(one) as (_, file), trio.open_nursery() as nursery:
-        scope = trio.CancelScope()
-        nursery.start_soon(reading, file, scope)
+        nursery.start_soon(reading, file, into, scope, over)
         await trio.to_thread.run_sync(begun.wait)
         scope.cancel()
         with trio.move_on_after(0.2):
@@ -192,7 +193,7 @@ async def test_what_waits_for_a_busy_disk_can_be_given_up(
     one: Cached, data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk says meanwhile what it has."""
-    asked, go_on, over, whole = threading.Event(), threading.Event(), trio.Event(), CachedHandle.can_fill
+    asked, go_on, whole = threading.Event(), threading.Event(), CachedHandle.can_fill
     monkeypatch.setattr("stripefs.read.open_file.FILLED_WITHIN", 60.0)
 
     def can_fill(handle: CachedHandle, offset: int, length: int) -> bool:
@@ -200,23 +201,15 @@ async def test_what_waits_for_a_busy_disk_can_be_given_up(
         return whole(handle, offset, length)
 
     monkeypatch.setattr(CachedHandle, "can_fill", can_fill)
-    into = memory(SIZE)
-
-    async def reading(file: OpenFile, scope: trio.CancelScope) -> None:
-        with scope:
-            await read_into(file, 0, into)
-        over.set()
-
+    into, scope, over = memory(SIZE), trio.CancelScope(), trio.Event()
     async with opened(one) as (reader, file), trio.open_nursery() as nursery:
         lane = reader.executor.lane("disk")
         try:
             others = [lane.submit(go_on.wait, 60) for _ in range(lane.threads)]
-            scope = trio.CancelScope()
-            nursery.start_soon(reading, file, scope)
+            nursery.start_soon(reading, file, into, scope, over)
+            await until(lambda: asked.is_set() and bool(lane._waiting))
+            scope.cancel()
             with trio.fail_after(30):
-                while not (asked.is_set() and lane._waiting):
-                    await trio.sleep(0.01)
-                scope.cancel()
                 await over.wait()
             assert not any(other.done() for other in others)
             assert not lane._waiting

@@ -11,15 +11,12 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
-from stripefs.cache import cache_format, policy
 from stripefs.cache.cachedir import CacheDir, cached_versions, verify_version
 from stripefs.write import Layout
-from tests.integration.cache.writing import save, world
+from tests.integration.cache.writing import world
 from tests.support.caches import MIB, cached, write
 from tests.support.checkout import CHECKOUT
-from tests.support.uploads import content
+from tests.support.uploads import content, save
 from tests.support.waiting import PATIENCE
 
 
@@ -77,8 +74,8 @@ import sys, trio
 from pathlib import Path
 from stripefs.cache import cache_format, policy
 from stripefs.write import Layout
-from tests.integration.cache.writing import World, put
-from tests.support.uploads import content
+from tests.integration.cache.writing import World
+from tests.support.uploads import content, save
 from tests.support.caches import MIB
 
 cache_format.SETTLED, policy.SLOWER = 0, 0.0
@@ -88,21 +85,16 @@ async def main():
     async with here.writing(Layout.STRIPED) as drafts:
         print("ready", flush=True)
         for number in range(1, 1000):
-            draft = await drafts.begin(b"/model-%s-%d" % (sys.argv[3].encode(), number), replacing=None)
-            await put(draft, content(18 * MIB + number, seed=number))
-            await draft.publish(final=True)
+            data = content(18 * MIB + number, seed=number)
+            await save(drafts, b"/model-%s-%d" % (sys.argv[3].encode(), number), data)
             print("published", flush=True)
 
 trio.run(main)
 """
 
 
-async def test_writers_that_are_killed_at_any_moment(
-    source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_writers_that_are_killed_at_any_moment(at_once: None, source: Path, folder: Path) -> None:
     """Two at a time, which also push one another's versions out."""
-    monkeypatch.setattr(cache_format, "SETTLED", 0)
-    monkeypatch.setattr(policy, "SLOWER", 0.0)
     draw = random.Random(7)
     for turn in range(5):
         writers = [
@@ -126,7 +118,7 @@ async def test_writers_that_are_killed_at_any_moment(
             writer.communicate(timeout=PATIENCE)
     with world(source, folder) as here:
         async with here.writing(Layout.STRIPED) as uploads:
-            await save(uploads, content(20 * MIB), path=b"/last")
+            await save(uploads, b"/last", content(20 * MIB))
         assert not list(here.cache.cachedir.abandoned())
         published = [status for batch in here.view.scandir(b"/") for status in batch if status.length > 18 * MIB]
         assert len(published) > 1

@@ -30,13 +30,9 @@ def _any_disk_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy, "SLOWER", 0.0)  # the source is in memory
 
 
-def counted(place: Path, folder: Path, name: str) -> int:
-    return int(stripefs.connect(str(place), cache=str(folder), cache_size="1GiB").status()["cache"][name])
-
-
 def test_what_was_saved_is_loaded_from_local_disk(place: Path, tmp_path: Path) -> None:
-    data, folder = content(12 * MIB + 345), tmp_path / "cache"
-    options = {"cache": str(folder), "cache_size": "1GiB"}
+    data = content(12 * MIB + 345)
+    options = {"cache": str(tmp_path / "cache"), "cache_size": "1GiB"}
     source = stripefs.connect(str(place), layout="striped", cache_writes=True, **options)
     with source.open("model", "wb") as file:
         file.write(data)
@@ -44,9 +40,10 @@ def test_what_was_saved_is_loaded_from_local_disk(place: Path, tmp_path: Path) -
     assert source.read_bytes("model") == data
     assert source.status()["cache"]["missed_bytes"] == 0
     engine.stop()
-    assert stripefs.connect(str(place), **options).read_bytes("model") == data
-    assert counted(place, folder, "missed_bytes") == 0
-    assert counted(place, folder, "hit_bytes") == len(data)
+    again = stripefs.connect(str(place), **options)
+    assert again.read_bytes("model") == data
+    cache = again.status()["cache"]
+    assert (cache["missed_bytes"], cache["hit_bytes"]) == (0, len(data))
 
 
 def test_a_source_with_a_cache_and_one_without_are_two(place: Path, tmp_path: Path) -> None:
@@ -79,8 +76,7 @@ for turn in range(2):
 @pytest.mark.root
 def test_memory_stays_within_a_limit_far_below_the_file(place: Path, tmp_path: Path) -> None:
     data = write(place / "model", 100 * MIB + 4096, times=7)
-    limit = MemoryCgroup((64 + 256) * MIB)
-    try:
+    with contextlib.closing(MemoryCgroup((64 + 256) * MIB)) as limit:
         url = f"throttled+file://{place}/model?rate=100MB/s&hosts=4&block-size=8MiB&placement=even"
         done = subprocess.run(
             [*limit.wrapper, sys.executable, "-c", BOUNDED, url, str(tmp_path / "cache")],
@@ -90,5 +86,3 @@ def test_memory_stays_within_a_limit_far_below_the_file(place: Path, tmp_path: P
         )
         assert done.stdout.split() == [hashlib.sha256(data).hexdigest()] * 2
         assert limit.killed() == 0
-    finally:
-        limit.close()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -201,13 +201,8 @@ def test_two_who_find_no_room_evict_once(folder: Path) -> None:
     several = [segment(folder, A, number) for number in range(10)]
     quotas = [Quota(CacheDir(str(folder)), 10 * MIB) for _ in range(4)]
     quotas[0].recount()
-    found: list[bool] = []
-    threads = [threading.Thread(target=lambda one=one: found.append(one.acquire(64 << 10, B))) for one in quotas]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [True] * 4
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(lambda one: one.acquire(64 << 10, B), quotas)) == [True] * 4
     assert [path.exists() for path in several] == [False] + [True] * 9
 
 
@@ -239,7 +234,6 @@ def test_threads_that_find_no_room_look_for_it_once(folder: Path, monkeypatch: p
     quota = Quota(CacheDir(str(folder)), MIB)
     quota.recount()
     looks: list[bytes] = []
-    found: list[bool] = []
     whole = CacheDir.kept
 
     def look(place: CacheDir, keys: Iterable[bytes]) -> dict[bytes, Retention]:
@@ -247,14 +241,11 @@ def test_threads_that_find_no_room_look_for_it_once(folder: Path, monkeypatch: p
         return whole(place, keys)
 
     monkeypatch.setattr(CacheDir, "kept", look)
-    with flocked(quota._cachedir.eviction):
-        threads = [threading.Thread(target=lambda: found.append(quota.acquire(MIB, A))) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        time.sleep(0.2)
-    for thread in threads:
-        thread.join()
-    assert found == [False] * 4
+    with ThreadPoolExecutor(4) as threads:
+        with flocked(quota._cachedir.eviction):
+            found = [threads.submit(quota.acquire, MIB, A) for _ in range(4)]
+            time.sleep(0.2)
+        assert [one.result() for one in found] == [False] * 4
     assert looks == [A]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -50,8 +51,7 @@ def test_whole_blocks_of_what_was_read_are_kept_and_no_more_is_fetched(source: P
 def test_what_is_cached_is_told_with_its_place(source: Path, folder: Path) -> None:
     write(source / "a", 20 * MIB)
     query = "?rate=1GB/s&block-size=10MiB&replication=2&hosts=4"
-    with cached(source, folder, "counting+throttled", query) as one:
-        handle = one.store.open(b"/a")
+    with cached(source, folder, "counting+throttled", query) as one, closing(one.store.open(b"/a")) as handle:
         far = {block.offset: block.hosts for block in handle.locate(0, 20 * MIB)}
         assert hosts(handle, 20 * MIB)[0][:2] == (0, 10 * MIB)
         one.read(b"/a", 4 * MIB, 8 * MIB)
@@ -63,7 +63,6 @@ def test_what_is_cached_is_told_with_its_place(source: Path, folder: Path) -> No
         ]
         placed = [(block.offset, block.hosts) for block in handle.placed(0, 20 * MIB)]
         assert placed == [(0, far[0]), (10 * MIB, far[10 * MIB])]  # without CACHE, for people and schedulers
-        handle.close()
 
 
 def test_a_file_that_is_wholly_here_is_located_without_the_store(source: Path, folder: Path) -> None:
@@ -85,15 +84,14 @@ def test_a_file_that_is_wholly_here_is_located_without_the_store(source: Path, f
 def test_blocks_that_begin_off_the_grid_are_cut_at_it(source: Path, folder: Path) -> None:
     """So that chunks, which are counted from where blocks begin, stay the same whatever is cached."""
     data = write(source / "a", 5 * MIB)
-    with cached(source, folder, "counting+throttled", "?rate=1GB/s&block-size=2500000&hosts=2") as one:
-        handle = one.store.open(b"/a")
+    query = "?rate=1GB/s&block-size=2500000&hosts=2"
+    with cached(source, folder, "counting+throttled", query) as one, closing(one.store.open(b"/a")) as handle:
         offsets = [0, 2500000, 3 * MIB, 5000000]
         assert [offset for offset, _, _ in hosts(handle, 5 * MIB)] == offsets
         assert one.read(b"/a", 0, 4 * MIB) == data[: 4 * MIB]
         found = hosts(handle, 5 * MIB)
         assert [offset for offset, _, _ in found] == [0, 2500000, 3 * MIB, 4 * MIB, 5000000]
         assert [names[0] == CACHE for _, _, names in found] == [True, True, True, False, False]
-        handle.close()
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -102,10 +100,9 @@ def test_blocks_that_come_in_parts_are_kept_too(source: Path, folder: Path, orde
     data = write(source / "a", 5 * MIB)
     with cached(source, folder, "counting+throttled", "?rate=1GB/s&block-size=700000&hosts=2") as one:
         for turn in range(2):
-            handle = one.store.open(b"/a")
-            for offset, length, _ in hosts(handle, 5 * MIB)[::order]:
-                assert bytes(handle.read(offset, length)) == data[offset : offset + length]
-            handle.close()
+            with closing(one.store.open(b"/a")) as handle:
+                for offset, length, _ in hosts(handle, 5 * MIB)[::order]:
+                    assert bytes(handle.read(offset, length)) == data[offset : offset + length]
             assert one.store.cache.queue.drain(60)
             assert one.counts.bytes == len(data), turn
         assert one.store.cache.partial._parts == {}
@@ -121,12 +118,11 @@ def test_parts_of_blocks_that_nobody_completes_are_not_held_for_long(source: Pat
 def test_another_version_finds_nothing_of_the_one_before_which_open_files_keep(source: Path, one: Cached) -> None:
     before = write(source / "a", 4 * MIB)
     one.read(b"/a")
-    handle = one.store.open(b"/a")
-    data = write(source / "a", 4 * MIB, seed=1, changed=AGE)  # of the same length and time
-    assert one.read(b"/a") == data
-    assert one.fetched(b"/a") == 0
-    assert read(handle, 0, 4 * MIB) == before
-    handle.close()
+    with closing(one.store.open(b"/a")) as handle:
+        data = write(source / "a", 4 * MIB, seed=1, changed=AGE)  # of the same length and time
+        assert one.read(b"/a") == data
+        assert one.fetched(b"/a") == 0
+        assert read(handle, 0, 4 * MIB) == before
     with pytest.raises(StaleVersion):
         one.store.open(b"/a", Identity(4 * MIB, 1, "other"))
 
@@ -178,8 +174,8 @@ def test_somebody_elses_folder_is_refused(source: Path, folder: Path) -> None:
 
 def test_what_another_has_fetched_since_counts_as_cached(source: Path, folder: Path) -> None:
     data = write(source / "a", 2 * MIB)
-    with cached(source, folder, prefix="counting+throttled", query="?hosts=2&block-size=1048576") as ours:
-        handle = ours.store.open(b"/a")
+    query = "?hosts=2&block-size=1048576"
+    with cached(source, folder, "counting+throttled", query) as ours, closing(ours.store.open(b"/a")) as handle:
         (host,) = handle.locate(0, MIB)[0].hosts
         watch = RecordingWatch()
         assert bytes(handle.read(0, MIB, host=host, watch=watch)) == data[:MIB]
@@ -190,4 +186,3 @@ def test_what_another_has_fetched_since_counts_as_cached(source: Path, folder: P
         assert (watch.served, ours.counts.bytes) == ([CACHE], before)
         assert bytes(handle.read(0, MIB, host=CACHE, watch=watch)) == data[:MIB]
         assert watch.served == [CACHE]
-        handle.close()

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,29 +34,19 @@ from tests.support.waiting import PATIENCE, eventually
 @contextmanager
 def readers(count: int, source: Path, folder: Path, *paths: str, **job: Any) -> Iterator[list[subprocess.Popen[str]]]:
     """So many processes that wait for a line before they read."""
-    settings = job.pop("settings", {})
-    started = []
-    try:
+    told = {"source": str(source), "folder": str(folder), "paths": paths, "settings": {}, **job}
+    with ExitStack() as stack:
+        started = []
         for seed in range(count):
-            told = {"source": str(source), "folder": str(folder), "paths": paths, "settings": settings, "seed": seed}
-            started.append(
-                subprocess.Popen(
-                    [sys.executable, "-m", "tests.integration.cache.reader_process", json.dumps({**told, **job})],
-                    cwd=CHECKOUT,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                )
-            )
+            mine = json.dumps({**told, "seed": seed})
+            command = [sys.executable, "-m", "tests.integration.cache.reader_process", mine]
+            process = subprocess.Popen(command, cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            started.append(stack.enter_context(process))
+            stack.callback(process.kill)
         for process in started:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
         yield started
-    finally:
-        for process in started:
-            process.kill()
-        for process in started:
-            process.communicate()
 
 
 def go(processes: list[subprocess.Popen[str]]) -> None:
@@ -150,12 +140,12 @@ time.sleep(1000)
 
 
 def test_a_forked_child_keeps_no_lock_of_its_parent(folder: Path) -> None:
-    parent = subprocess.Popen(
-        [sys.executable, "-c", FORKING, str(folder)], cwd=CHECKOUT, stdout=subprocess.PIPE, text=True
-    )
-    assert parent.stdout is not None
-    child = int(parent.stdout.readline())
-    try:
+    command = [sys.executable, "-c", FORKING, str(folder)]
+    with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True) as parent, ExitStack() as stack:
+        stack.callback(parent.kill)
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        stack.callback(os.kill, child, signal.SIGKILL)
         place = CacheDir(str(folder))
         segment = CacheSegment(place.segment(bytes(16), 0), bytes(16), 0, 64 * MIB)
         with closing(segment):
@@ -166,11 +156,6 @@ def test_a_forked_child_keeps_no_lock_of_its_parent(folder: Path) -> None:
             assert segment.lock(range(64), segment)
             assert list(place.abandoned()) == [bytes(16)]
         os.kill(child, 0)
-    finally:
-        parent.kill()
-        parent.wait()
-        parent.stdout.close()
-        os.kill(child, signal.SIGKILL)
 
 
 def slowly(source: Path, folder: Path, seconds: int) -> AbstractContextManager[Cached]:
@@ -182,11 +167,9 @@ def test_a_second_try_of_one_reader_does_not_wait_for_the_first(source: Path, fo
     """As when a host is slow, and another replica is asked."""
     data = write(source / "a", 8 * MIB)
     with slowly(source, folder, 3) as one:
-        handle = one.store.open(b"/a")
-        with ThreadPoolExecutor(2) as pool:
+        with closing(one.store.open(b"/a")) as handle, ThreadPoolExecutor(2) as pool:
             both = [pool.submit(handle.read, 0, len(data)) for _ in range(2)]
             assert [bytes(each.result()) for each in both] == [data, data]
-        handle.close()
         assert one.store.cache.stats["waits"] == 0
 
 
@@ -202,11 +185,8 @@ def test_whoever_waited_in_the_same_process_finds_what_was_fetched(source: Path,
 def is_fetched(one: Cached) -> bool:
     """True if somebody holds the first block of the only file."""
     for path in one.segments():
-        descriptor = os.open(path, os.O_RDWR)
-        try:
-            return osutil.is_locked(descriptor, _LOCKS_AT)
-        finally:
-            os.close(descriptor)
+        with path.open("r+b") as file:
+            return osutil.is_locked(file.fileno(), _LOCKS_AT)
     return False
 
 

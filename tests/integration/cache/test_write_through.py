@@ -8,9 +8,9 @@ import pytest
 import trio
 
 from stripefs.write import Layout
-from tests.integration.cache.writing import SIZE, World, put, save, world
+from tests.integration.cache.writing import SIZE, World, put, world
 from tests.support.caches import MIB, Gate
-from tests.support.uploads import LAYOUTS, content
+from tests.support.uploads import LAYOUTS, content, save
 
 pytestmark = pytest.mark.usefixtures("at_once")
 
@@ -61,7 +61,7 @@ async def test_a_writer_never_waits_for_the_disk(source: Path, folder: Path, mon
     gate, data = Gate(monkeypatch), content(60 * MIB)
     with world(source, folder, queue=20 * MIB) as here:
         async with here.writing(Layout.STRIPED) as uploads:
-            await save(uploads, data)
+            await save(uploads, b"/model", data)
             assert here.cache.queue.waiting <= 20 * MIB
             assert here.cache.stats["unfilled_bytes"] >= 30 * MIB
             gate.open.set()
@@ -90,7 +90,7 @@ async def test_a_version_that_grows(here: World) -> None:
 async def test_what_is_appended_to_what_is_here(here: World, first: int) -> None:
     data = content(80 * MIB)
     async with here.writing(Layout.STRIPED) as uploads:
-        await save(uploads, data[:first])
+        await save(uploads, b"/model", data[:first])
         here.drain()
         reader = here.store.open(b"/model")
         upload = await uploads.begin(b"/model", replacing=here.view.stat(b"/model").identity, append=True)
@@ -119,8 +119,8 @@ async def test_what_was_begun_anew(here: World) -> None:
 async def test_files_that_no_pattern_fits_are_not_kept(source: Path, folder: Path) -> None:
     with world(source, folder, match=("*.pt",)) as here:
         async with here.writing(Layout.STRIPED) as uploads:
-            await save(uploads, content(SIZE))
-            await save(uploads, content(SIZE), path=b"/model.pt")
+            await save(uploads, b"/model", content(SIZE))
+            await save(uploads, b"/model.pt", content(SIZE))
         assert here.absent(b"/model.pt") == []
         assert here.cache.stats["filled_bytes"] == SIZE
 
@@ -130,6 +130,6 @@ async def test_the_newest_checkpoint_makes_room_while_it_is_written(source: Path
     with world(source, folder, **settings) as here:
         async with here.writing(Layout.STRIPED) as uploads:
             for number in range(4):
-                await save(uploads, content(40 * MIB, seed=number), path=b"/step-%d" % number)
+                await save(uploads, b"/step-%d" % number, content(40 * MIB, seed=number))
                 here.drain()
         assert here.absent(b"/step-2") == here.absent(b"/step-3") == []

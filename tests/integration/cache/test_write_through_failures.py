@@ -18,10 +18,10 @@ from stripefs.cache import write_through
 from stripefs.cache.segment import CacheSegment
 from stripefs.write import Layout
 from stripefs.write.commit import Commit
-from tests.integration.cache.writing import SIZE, World, put, save, world
+from tests.integration.cache.writing import SIZE, World, put, world
 from tests.support.caches import MIB, refusing
 from tests.support.checkout import CHECKOUT
-from tests.support.uploads import LAYOUTS, content
+from tests.support.uploads import LAYOUTS, content, save
 from tests.support.waiting import PATIENCE
 
 
@@ -78,7 +78,7 @@ async def test_what_others_are_writing_stays(here: World, source: Path, folder: 
     with world(source, folder) as other:
         async with here.uploading(content(SIZE)) as upload, other.writing(Layout.STRIPED) as theirs:
             here.drain()
-            await save(theirs, content(9 * MIB), path=b"/other")
+            await save(theirs, b"/other", content(9 * MIB))
             other.drain()
             await upload.publish(final=True)
         assert here.absent() == here.absent(b"/other") == []

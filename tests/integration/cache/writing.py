@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, asynccontextmanager, closing
 from pathlib import Path
 
 import trio
@@ -15,10 +15,10 @@ from stripefs.store.striped import StripedStore
 from stripefs.testing.counting import CountingStore
 from stripefs.write import FileUpload, Layout, UploadManager
 from tests.support.caches import MIB, read
-from tests.support.uploads import policy, spread
+from tests.support.uploads import policy, save, spread
 from tests.support.waiting import PATIENCE
 
-__all__ = ["SIZE", "World", "put", "save", "world"]
+__all__ = ["SIZE", "World", "put", "world"]
 
 SIZE = 21 * MIB + 777
 
@@ -60,25 +60,19 @@ class World:
     async def save(self, data: bytes, step: int = MIB, *, layout: Layout = Layout.STRIPED) -> None:
         """The file /model, by an uploader of its own."""
         async with self.writing(layout) as uploads:
-            await save(uploads, data, step)
+            await save(uploads, b"/model", data, step=step)
 
     def drain(self) -> None:
         assert self.cache.queue.drain(PATIENCE)
 
     def load(self, path: bytes = b"/model") -> bytes:
-        handle = self.store.open(path)
-        try:
+        with closing(self.store.open(path)) as handle:
             return read(handle, 0, handle.status.length)
-        finally:
-            handle.close()
 
     def absent(self, path: bytes = b"/model") -> list[tuple[int, int]]:
-        handle = self.store.open(path)
-        assert isinstance(handle, CachedHandle)
-        try:
+        with closing(self.store.open(path)) as handle:
+            assert isinstance(handle, CachedHandle)
             return handle.absent()
-        finally:
-            handle.close()
 
     def left(self) -> set[str]:
         """Names of all that is in the folder, but for how much it takes."""
@@ -89,21 +83,10 @@ class World:
         self.cache.close()
 
 
-@contextmanager
-def world(source: Path, folder: Path, **settings: object) -> Iterator[World]:
-    made = World(source, folder, **settings)  # type: ignore[arg-type]
-    try:
-        yield made
-    finally:
-        made.close()
+def world(source: Path, folder: Path, **settings: object) -> AbstractContextManager[World]:
+    return closing(World(source, folder, **settings))  # type: ignore[arg-type]
 
 
 async def put(upload: FileUpload, data: bytes, step: int = MIB) -> None:
     for at in range(0, len(data), step):
         await upload.write(upload.length, data[at : at + step])
-
-
-async def save(uploads: UploadManager, data: bytes, step: int = MIB, path: bytes = b"/model") -> None:
-    upload = await uploads.begin(path, replacing=None)
-    await put(upload, data, step)
-    await upload.publish(final=True)

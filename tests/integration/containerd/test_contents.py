@@ -10,15 +10,11 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from imagefs.build.content import scan
-from imagefs.build.image import build
 from imagefs.format.documents import Snapshot, key_digest
-from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots
-from imagefs.repository.store import StoreRepository
-from stripefs.store.local import LocalStore
 from tests.integration.containerd.conftest import WAITS, lazy
 from tests.support.images.layers import directory, file, layer
+from tests.support.images.stores import build_tree, images_in
 from tests.support.waiting import eventually
 from tests.tools.containerd.node import Node, Registry
 
@@ -128,14 +124,13 @@ def test_dependency_snapshots_are_stacked_above_the_image(
         node, registry, store, "deps", layer(directory("lib"), file("lib/app", b"app"), file("lib/old", b"1"))
     )
     deps = tmp_path / "deps"
-    deps.mkdir()
-    images = Images(StoreRepository(LocalStore(bytes(deps), str(deps))))
+    images = images_in(deps)
     for number in range(2):
         installed = tmp_path / f"installed{number}"
         (installed / "lib").mkdir(parents=True)
         (installed / "lib" / f"module{number}").write_text(f"of {number}")
         (installed / "lib/both").write_text(f"of {number}")
-        built = build(*scan(str(installed)), images, source=key_digest(number))
+        built = build_tree(installed, images, source=key_digest(number))
         Snapshots(images).put(Snapshot(number, built.digest, "container", ("/lib",), 0.0, 1.0))
     keys = ",".join(f"{deps}#{key_digest(number)}" for number in (1, 0, 7))
     annotations = {"containerd.io/snapshot/imagefs.deps": keys}

@@ -1,14 +1,23 @@
-"""Images that are pulled through CRI, and containers that are started from them."""
+"""The configuration that is printed, images that are pulled through CRI, and containers that are started from them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from imagefs.doctor.services import containerd_facts, judge_containerd
 from tests.integration.containerd.conftest import base, build, lazy
 from tests.support.images.faults import objects
 from tests.support.images.layers import directory, file, layer
 from tests.support.waiting import eventually
 from tests.tools.containerd.node import Node, Registry
+
+
+def test_the_doctor_finds_nothing_against_the_configuration(node: Node) -> None:
+    (node.folder / "c/root/io.containerd.snapshotter.v1.imagefs").symlink_to(node.root)  # before 1.7.17
+    facts = containerd_facts(str(node.folder / "config.toml"))
+    found = judge_containerd(facts, str(node.folder / "snapshotter.sock"), str(node.root))
+    assert {one.check for one in found} >= {"containerd.version", "containerd.plugin", "containerd.running"}
+    assert [one for one in found if one.state != "ok"] == []
 
 
 def test_a_lazy_image_is_not_fetched(node: Node, registry: Registry, store: Path) -> None:
@@ -54,10 +63,6 @@ def test_an_image_whose_layers_are_the_lowest_of_another(node: Node, registry: R
 
 
 def test_60_layers(node: Node, registry: Registry, store: Path) -> None:
-    check_layers(node, registry, store, 60)
-
-
-def check_layers(node: Node, registry: Registry, store: Path, count: int) -> None:
     """An image of so many layers that no store has is pulled as always; lazily it has the same tree."""
     layers = [
         base(),
@@ -66,17 +71,17 @@ def check_layers(node: Node, registry: Registry, store: Path, count: int) -> Non
         layer(directory("d", mode=0o1777, uid=7, gid=8), file("d/.wh.gone")),
         layer(directory("o"), file("o/.wh..wh..opq"), file("o/above", b"1")),
     ]
-    layers += [layer(file(f"d/{number}", b"%d" % number)) for number in range(count - len(layers))]
-    image = registry.push(f"layers:{count}", layers)
+    layers += [layer(file(f"d/{number}", b"%d" % number)) for number in range(60 - len(layers))]
+    image = registry.push("layers:60", layers)
     node.cri.pull(image)
     look = ("sh", "-c", "find /d /o | sort | while read f; do stat -c '%n %a %u %g' $f; done; cat /d/*")
-    ordinary = node.run(image, f"ordinary{count}", *look)
+    ordinary = node.run(image, "ordinary60", *look)
     lines = ordinary.splitlines()
-    assert len(lines) > count - 2
+    assert len(lines) > 58
     assert {"/d 1777 7 8", "/d/stays 600 5 6"} <= set(lines)
     assert [line.split()[0] for line in lines if line.startswith(("/d/gone", "/o/"))] == ["/o/above"]
     node.remove_image(image)
     build(node, image, store)
     node.forget_answers()
     node.cri.pull(image)
-    assert node.run(image, f"lazy{count}", *look) == ordinary
+    assert node.run(image, "lazy60", *look) == ordinary

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
 from tests.support.deps.installed import snapshots_in
 from tests.tools.imagefs_daemon import Service
 
-__all__ = ["ARGUMENTS", "UV_ARGUMENTS", "deps", "names", "value"]
+__all__ = ["ARGUMENTS", "UV_ARGUMENTS", "anew", "deps", "names", "value"]
 
 ARGUMENTS = ("-r", "requirements.txt", "--find-links", "wheels")
 UV_ARGUMENTS = (*ARGUMENTS, "--no-index", "--offline")
@@ -21,6 +22,12 @@ def deps(service: Service, *arguments: object, code: int = 0) -> str:
     done = service.run("deps", *map(str, arguments))
     assert done.returncode == code, done.stderr + service.log()
     return done.stderr
+
+
+def anew(service: Service, target: Path) -> None:
+    """As on a host that has nothing of it."""
+    if "mounted" in service.run("umount", str(target)).stderr or target.exists():
+        shutil.rmtree(target, ignore_errors=True)
 
 
 def names(folder: Path) -> list[str]:

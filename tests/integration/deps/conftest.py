@@ -1,4 +1,4 @@
-"""Daemons, what is installed and where, and jobs that use what is mounted."""
+"""Daemons, folders of jobs, what is installed and where, and jobs that use what is mounted."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.integration.deps.sharing import SETTINGS, visit
+from tests.support.deps.requests import make
+from tests.support.deps.starting import Starts
 from tests.support.deps.wheels import wheel
 from tests.tools.imagefs_daemon import Service
 
@@ -56,6 +58,17 @@ def store(tmp_path: Path) -> Path:
 @pytest.fixture
 def target(tmp_path: Path) -> Path:
     return tmp_path / "deps"
+
+
+@pytest.fixture
+def starts(service: Service, store: Path, wheels: Path, target: Path) -> Starts:
+    return Starts(service, store, wheels, target)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """The folder of a job whose key is asked for."""
+    return make(tmp_path / "job-1")
 
 
 @pytest.fixture

@@ -88,12 +88,8 @@ def _change(target: Path) -> None:
     (target / "folder").write_text("now a file")
     os.setxattr(target / "shared", "user.note", b"copied up")
     os.chown(target / "kept", 12, 34)
-    nasty.make(_made(target / "everything"))
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
+    (target / "everything").mkdir()
+    nasty.make(target / "everything")
 
 
 @pytest.mark.parametrize("target", [f"/{TARGET}", "/"])

@@ -16,10 +16,10 @@ import pytest
 
 from stripefs.fuse import kernel
 from tests.contract.commands import program
-from tests.integration.deps.commanding import UV_ARGUMENTS, names, value
+from tests.integration.deps.commanding import UV_ARGUMENTS, deps, names, value
 from tests.integration.deps.conftest import Job
 from tests.support.deps.installed import imported, snapshots_in
-from tests.support.deps.starting import away, by_uv, done, is_mounted
+from tests.support.deps.starting import Starts, away, is_mounted
 from tests.support.images.faults import cut, flip, objects
 from tests.support.start_events import events_in
 from tests.tools.imagefs_daemon import PATIENCE, Service, eventually
@@ -29,12 +29,11 @@ pytestmark = [pytest.mark.mount, pytest.mark.root]
 READ_ALL = "import heavy; open(heavy.__path__[0] + '/data.bin', 'rb').read()"
 
 
-def test_a_store_that_cannot_be_reached(service: Service, wheels: Path, target: Path) -> None:
-    status, told = done(service, "http://127.0.0.1:1/store", target, by_uv(wheels, target))
-    assert (status, "miss" in told) == (0, True)
+def test_a_store_that_cannot_be_reached(starts: Starts, target: Path) -> None:
+    starts.store = "http://127.0.0.1:1/store"
+    assert "miss" in starts.run()
     assert imported(target).returncode == 0
-    status, told = done(service, "http://127.0.0.1:1/store", target, ["false"])
-    assert (status, "installed by an earlier start" in told) == (0, True)
+    assert "installed by an earlier start" in starts.run(["false"])
 
 
 @pytest.mark.parametrize(
@@ -42,126 +41,104 @@ def test_a_store_that_cannot_be_reached(service: Service, wheels: Path, target: 
     [("images", flip), ("metadata", cut), ("indexes", os.unlink), ("deps", flip), ("packs", os.unlink)],
 )
 def test_what_is_damaged_is_installed_and_published_anew(
-    service: Service,
-    store: Path,
-    wheels: Path,
-    target: Path,
-    jobs: list[Job],
-    kind: str,
-    how: Callable[[Path], None],
+    starts: Starts, service: Service, store: Path, target: Path, jobs: list[Job], kind: str, how: Callable[[Path], None]
 ) -> None:
-    done(service, store, target, by_uv(wheels, target), wait=True)
+    starts.run(wait=True)
     away(target)
     shutil.rmtree(service.settings.cache + "/deps")
     for path in objects(store, kind):
         how(path)
-    status, told = done(service, store, target, by_uv(wheels, target), wait=True)
-    assert (status, "miss" in told, is_mounted(target)) == (0, True, False)
+    assert "miss" in starts.run(wait=True)
+    assert not is_mounted(target)
     assert imported(target).stdout == "7 320000\n"
     away(target)
-    status, told = done(service, store, target, ["false"], user=jobs[0].pid)
-    assert (status, "mounted" in told) == (0, True)
+    assert "mounted" in starts.run(["false"], user=jobs[0].pid)
     assert imported(target).stdout == "7 320000\n"
     # The image of a damaged document is unknown: `imagefs deps gc` removes it.
     assert len(snapshots_in(store).images.images()) == (2 if kind == "deps" else 1)
 
 
 def test_a_flipped_bit_is_published_anew_by_who_has_read_it(
-    service: Service, store: Path, wheels: Path, target: Path, jobs: list[Job]
+    starts: Starts, service: Service, store: Path, target: Path
 ) -> None:
     """Its pack has the right length, so nobody sees it before. The host that met it remembers, whatever becomes of its
     daemon."""
-    done(service, store, target, by_uv(wheels, target), wait=True)
+    starts.run(wait=True)
     away(target)
     shutil.rmtree(service.settings.cache + "/deps")
     (pack,) = objects(store, "packs")
     good = pack.read_bytes()
     flip(pack)
-    status, told = done(service, store, target, by_uv(wheels, target), probe=READ_ALL)
-    assert (status, "the probe failed: OSError: [Errno 5]" in told) == (0, True)
+    assert "the probe failed: OSError: [Errno 5]" in starts.run(probe=READ_ALL)
     assert not is_mounted(target)
     assert imported(target).stdout == "7 320000\n"
     away(target)
     shutil.rmtree(service.settings.cache + "/deps/targets", ignore_errors=True)
     service.stop()
-    status, told = done(service, store, target, by_uv(wheels, target), wait=True)
-    assert (status, "was damaged or gone" in told, " not published" in told) == (0, True, False)
+    told = starts.run(wait=True)
+    assert ("was damaged or gone" in told, " not published" in told) == (True, False)
     assert pack.read_bytes() == good
 
 
-def test_a_probe_that_fails(service: Service, store: Path, wheels: Path, target: Path, jobs: list[Job]) -> None:
-    done(service, store, target, by_uv(wheels, target), wait=True)
+def test_a_probe_that_fails(starts: Starts, target: Path, jobs: list[Job]) -> None:
+    starts.run(wait=True)
     away(target)
-    command = by_uv(wheels, target)
-    status, told = done(service, store, target, command, probe="import heavy; assert heavy.VALUE == 8")
-    assert (status, "the probe failed: AssertionError" in told) == (0, True)
+    assert "the probe failed: AssertionError" in starts.run(probe="import heavy; assert heavy.VALUE == 8")
     assert not is_mounted(target)
     assert imported(target).returncode == 0
     away(target)
-    status, told = done(service, store, target, ["false"], user=jobs[0].pid, probe="import heavy")
-    assert (status, "mounted" in told) == (0, True)
+    assert "mounted" in starts.run(["false"], user=jobs[0].pid, probe="import heavy")
 
 
-def test_files_that_were_changed_since(service: Service, store: Path, wheels: Path, target: Path) -> None:
-    done(service, store, target, by_uv(wheels, target), wait=True)
+def test_files_that_were_changed_since(starts: Starts, target: Path) -> None:
+    starts.run(wait=True)
     (target / "heavy/__init__.py").write_text("VALUE = 9\n")
-    status, told = done(service, store, target, ["true"])
-    assert (status, "was changed since" in told) == (0, True)
+    assert "was changed since" in starts.run(["true"])
     assert imported(target).stdout.startswith("7 ")  # an import believes the bytecode
 
 
 def test_a_cache_that_cannot_be_written(own_service: Service, store: Path, wheels: Path, target: Path) -> None:
     own_service.folder.joinpath("cache").write_text("no directory")
-    status, told = done(own_service, store, target, by_uv(wheels, target))
-    assert (status, "without a snapshot" in told) == (0, True)
+    assert "without a snapshot" in Starts(own_service, store, wheels, target).run()
     assert imported(target).returncode == 0
 
 
-def test_no_room_to_note_who_uses_it(
-    service: Service, store: Path, wheels: Path, target: Path, jobs: list[Job]
-) -> None:
+def test_no_room_to_note_who_uses_it(starts: Starts, service: Service, jobs: list[Job]) -> None:
     notes = Path(service.settings.cache, "deps/targets")
     notes.mkdir(parents=True)
     kernel.mount("notes", str(notes), "tmpfs", 0, "size=64k")
-    done(service, store, target, by_uv(wheels, target), wait=True)
+    starts.run(wait=True)
     with contextlib.suppress(OSError), (notes / "fill").open("wb", buffering=0) as file:
         while True:
             file.write(bytes(4096))
-    status, told = done(service, store, target, ["false"], user=jobs[0].pid)
-    assert (status, "installed by an earlier start" in told, "cannot be noted" in told) == (0, True, True)
+    told = starts.run(["false"], user=jobs[0].pid)
+    assert ("installed by an earlier start" in told, "cannot be noted" in told) == (True, True)
 
 
-def test_no_room_to_note_that_it_is_whole(
-    service: Service, store: Path, wheels: Path, target: Path, jobs: list[Job]
-) -> None:
+def test_no_room_to_note_that_it_is_whole(starts: Starts, service: Service, target: Path, jobs: list[Job]) -> None:
     """It is used all the same, and no later start takes it away."""
     notes = Path(service.settings.cache, "deps/targets")  # of the targets' marks, on a disk that is full soon
     notes.mkdir(parents=True)
     kernel.mount("notes", str(notes), "tmpfs", 0, "size=64k")
-    line = " ".join(by_uv(wheels, target))
-    command = ["sh", "-c", f"{line} && ! cat /dev/zero > {notes}/fill 2>/dev/null"]
-    status, told = done(service, store, target, command, user=jobs[0].pid, wait=True)
-    assert (status, "not published" in told) == (0, True)
+    command = ["sh", "-c", f"{' '.join(starts.install)} && ! cat /dev/zero > {notes}/fill 2>/dev/null"]
+    assert "not published" in starts.run(command, user=jobs[0].pid, wait=True)
     assert imported(target).stdout == "7 320000\n"
     (notes / "fill").unlink()
     jobs[0].end()
-    status, told = done(service, store, target, ["true"])
-    assert (status, "whether what an earlier start left" in told) == (0, True)
-    status, told = done(service, store, target, ["true"], salt="other")
-    assert (status, "not empty" in told) == (2, True)
+    assert "whether what an earlier start left" in starts.run(["true"])
+    assert "not empty" in starts.run(["true"], code=2, salt="other")
     assert imported(target).stdout == "7 320000\n"
 
 
 def test_what_was_installed_without_us_is_not_emptied(service: Service, folder: Path, target: Path) -> None:
     """A start that failed left the directory to be emptied; since then somebody used it."""
     (folder / "requirements.txt").write_text("nothing==1.0\n")
-    assert service.run("deps", "uv", "--target", str(target), *UV_ARGUMENTS).returncode == 1
+    deps(service, "uv", "--target", target, *UV_ARGUMENTS, code=1)
     (folder / "requirements.txt").write_text("heavy\nlight\n")
-    service.ok("deps", "uv", "--strict", "--target", str(target), *UV_ARGUMENTS)
+    deps(service, "uv", "--strict", "--target", target, *UV_ARGUMENTS)
     assert value(sys.executable, target) == "15"
     (folder / "requirements.txt").write_text("heavy==1.0\nlight==1.0\n")
-    refused = service.run("deps", "uv", "--target", str(target), *UV_ARGUMENTS)
-    assert (refused.returncode, "not empty" in refused.stderr) == (2, True)
+    assert "not empty" in deps(service, "uv", "--target", target, *UV_ARGUMENTS, code=2)
     assert value(sys.executable, target) == "15"
 
 

@@ -20,7 +20,7 @@ from stripefs.fuse import kernel
 from tests.integration.deps.conftest import Job
 from tests.integration.deps.sharing import publishers
 from tests.support.deps.installed import imported, snapshots_in
-from tests.support.deps.starting import away, by_uv, done, is_mounted, start
+from tests.support.deps.starting import Starts, away, is_mounted
 from tests.support.images.faults import kill_supervisor
 from tests.support.start_events import events_in, pairs
 from tests.tools.imagefs_daemon import PATIENCE, Service, eventually
@@ -29,11 +29,10 @@ pytestmark = [pytest.mark.mount, pytest.mark.root]
 
 
 def test_a_miss_then_hits(
-    service: Service, store: Path, wheels: Path, target: Path, tmp_path: Path, jobs: list[Job]
+    starts: Starts, service: Service, store: Path, target: Path, tmp_path: Path, jobs: list[Job]
 ) -> None:
     service.environment |= {"BOOTSEER_EVENTS": str(tmp_path / "events"), "BOOTSEER_RUN": "r7"}
-    status, told = done(service, store, target, by_uv(wheels, target), user=jobs[0].pid, wait=True)
-    assert status == 0
+    told = starts.run(user=jobs[0].pid, wait=True)
     assert "miss" in told
     assert "published" in told
     (name,) = snapshots_in(store).stored()
@@ -41,15 +40,12 @@ def test_a_miss_then_hits(
     assert found is not None
     assert (found.published, found.stored > 0) == (True, True)
     assert imported(target).stdout == "7 320000\n"
-    status, told = done(service, store, target, ["false"], user=jobs[1].pid)
-    assert (status, "installed by an earlier start" in told) == (0, True)
+    assert "installed by an earlier start" in starts.run(["false"], user=jobs[1].pid)
     away(target)
-    status, told = done(service, store, target, ["false"], user=jobs[2].pid)
-    assert (status, "mounted at" in told) == (0, True)
+    assert "mounted at" in starts.run(["false"], user=jobs[2].pid)
     assert imported(target).stdout == "7 320000\n"
     assert subprocess.run([target / "bin/weigh"], capture_output=True).returncode == 1  # it has no main
-    status, told = done(service, store, target, ["false"], user=jobs[1].pid)
-    assert (status, "in use already" in told) == (0, True)
+    assert "in use already" in starts.run(["false"], user=jobs[1].pid)
     seen = events_in(tmp_path / "events")
     assert [one["name"] for one in seen if one["event"] == "instant"] == ["miss", "hit", "hit", "hit"]
     begin, end = pairs(seen)["dependencies", "install"]
@@ -60,59 +56,47 @@ def test_a_miss_then_hits(
     eventually(lambda: not is_mounted(target), "the end of the mount")
 
 
-def test_an_installer_that_fails(service: Service, store: Path, wheels: Path, target: Path) -> None:
+def test_an_installer_that_fails(starts: Starts, store: Path, target: Path) -> None:
     """It is seen as it would be without us, and the next start begins with an empty directory."""
     half = ["sh", "-c", f"mkdir -p {target}/heavy && touch {target}/heavy/half && exit 7"]
-    status, told = done(service, store, target, half)
-    assert (status, "status 7" in told) == (7, True)
-    status, told = done(service, store, target, by_uv(wheels, target), wait=True)
-    assert (status, "snapshot" in told) == (0, True)
+    assert "status 7" in starts.run(half, code=7)
+    assert "snapshot" in starts.run(wait=True)
     assert not (target / "heavy/half").exists()
     assert len(snapshots_in(store).stored()) == 1
 
 
-def test_a_secret_is_not_published_and_the_next_start_is_told(
-    service: Service, store: Path, wheels: Path, target: Path
-) -> None:
-    line = " ".join(by_uv(wheels, target))
-    command = ["sh", "-c", f"{line} && echo 'machine a login b password c' > {target}/.netrc"]
-    status, told = done(service, store, target, command, wait=True)
-    assert (status, ".netrc" in told) == (0, True)
+def test_a_secret_is_not_published_and_the_next_start_is_told(starts: Starts, store: Path, target: Path) -> None:
+    command = ["sh", "-c", f"{' '.join(starts.install)} && echo 'machine a login b password c' > {target}/.netrc"]
+    assert ".netrc" in starts.run(command, wait=True)
     assert snapshots_in(store).stored() == {}
     assert imported(target).returncode == 0
     away(target)
-    status, told = done(service, store, target, command)
-    assert (status, "not published the last time" in told) == (0, True)
+    assert "not published the last time" in starts.run(command)
 
 
 def test_other_requirements_take_the_place_of_what_was_installed(
-    service: Service, store: Path, wheels: Path, target: Path, jobs: list[Job]
+    starts: Starts, store: Path, target: Path, jobs: list[Job]
 ) -> None:
     """Not while a job uses it, and not where somebody put files beside it."""
-    done(service, store, target, by_uv(wheels, target), user=jobs[0].pid, wait=True)
-    status, told = done(service, store, target, by_uv(wheels, target), salt="other", user=jobs[1].pid)
-    assert (status, str(jobs[0].pid) in told) == (2, True)
+    starts.run(user=jobs[0].pid, wait=True)
+    assert str(jobs[0].pid) in starts.run(code=2, salt="other", user=jobs[1].pid)
     jobs[0].end()
     (target / "mine").write_text("mine")
-    status, told = done(service, store, target, by_uv(wheels, target), salt="other", user=jobs[1].pid)
-    assert (status, "such as mine" in told) == (2, True)
+    assert "such as mine" in starts.run(code=2, salt="other", user=jobs[1].pid)
     (target / "mine").unlink()
     (target / "heavy/__pycache__/kept.nbi").write_text("the cache of a job")
-    status, told = done(service, store, target, by_uv(wheels, target), salt="other", user=jobs[1].pid, wait=True)
-    assert (status, "published" in told) == (0, True)
+    assert "published" in starts.run(salt="other", user=jobs[1].pid, wait=True)
     assert not (target / "heavy/__pycache__/kept.nbi").exists()
     assert len(snapshots_in(store).stored()) == 2
 
 
-def test_users_outlive_a_daemon_that_is_killed(
-    service: Service, store: Path, wheels: Path, target: Path, jobs: list[Job]
-) -> None:
+def test_users_outlive_a_daemon_that_is_killed(starts: Starts, service: Service, target: Path, jobs: list[Job]) -> None:
     """The mount of the next daemon takes the place of the old one, for those who used that as well."""
-    done(service, store, target, by_uv(wheels, target), wait=True)
+    starts.run(wait=True)
     away(target)
-    done(service, store, target, ["false"], user=jobs[0].pid)
+    starts.run(["false"], user=jobs[0].pid)
     kill_supervisor(service)
-    done(service, store, target, ["false"], user=jobs[1].pid)
+    starts.run(["false"], user=jobs[1].pid)
     (image,) = service.status()["images"]
     assert {user for user, _ in image["users"]} == {jobs[0].pid, jobs[1].pid}
     jobs[1].end()
@@ -124,15 +108,15 @@ def test_users_outlive_a_daemon_that_is_killed(
 
 @pytest.mark.slow
 def test_starts_and_publishers_that_are_killed_at_any_moment(
-    service: Service, store: Path, wheels: Path, target: Path
+    starts: Starts, service: Service, store: Path, target: Path
 ) -> None:
     """Never is a part of an installation published, and the next start has all of it."""
     begun, chance = time.monotonic(), random.Random(5)
-    done(service, store, target, by_uv(wheels, target), wait=True, salt="whole")
+    starts.run(wait=True, salt="whole")
     whole = time.monotonic() - begun
     for number in range(6):
         shutil.rmtree(target)
-        process = start(service, store, target, by_uv(wheels, target), salt=f"{number}")
+        process = starts.begin(salt=f"{number}")
         time.sleep(whole * (number + chance.random()) / 6)
         process.kill()
         process.communicate()
@@ -140,47 +124,43 @@ def test_starts_and_publishers_that_are_killed_at_any_moment(
             with contextlib.suppress(ProcessLookupError):
                 os.kill(publisher, signal.SIGKILL)
         assert verify(snapshots_in(store).images).damage == []
-        status, _ = done(service, store, target, by_uv(wheels, target), salt=f"{number}", patience=0, wait=True)
-        assert (status, imported(target).stdout) == (0, "7 320000\n")
+        starts.run(salt=f"{number}", patience=0, wait=True)
+        assert imported(target).stdout == "7 320000\n"
         if is_mounted(target):
             service.ok("umount", str(target))
 
 
 def test_what_a_killed_publisher_has_not_published_the_next_start_does(
-    service: Service, store: Path, wheels: Path, target: Path, tmp_path: Path
+    starts: Starts, store: Path, tmp_path: Path
 ) -> None:
     slow = tmp_path / "slow"
     slow.touch()
     probe = f"import os, time; os.path.exists({str(slow)!r}) and time.sleep(600)"
-    _, told = done(service, store, target, by_uv(wheels, target), probe=probe)
-    (publisher,) = map(int, re.findall(r"in the background \(process (\d+)\)", told))
-    _, told = done(service, store, target, ["false"], probe=probe)
-    assert "in the background" not in told  # it lives
+    (publisher,) = map(int, re.findall(r"in the background \(process (\d+)\)", starts.run(probe=probe)))
+    assert "in the background" not in starts.run(["false"], probe=probe)  # it lives
     os.kill(publisher, signal.SIGKILL)
     slow.unlink()
     eventually(lambda: not os.path.exists(f"/proc/{publisher}"), "the end of the publisher")
-    status, told = done(service, store, target, ["false"], wait=True)
-    assert status == 0
+    told = starts.run(["false"], wait=True)
     assert "installed by an earlier start" in told
     assert " published: " in told
     assert len(snapshots_in(store).stored()) == 1
-    _, told = done(service, store, target, ["false"], wait=True)
-    assert "published" not in told
+    assert "published" not in starts.run(["false"], wait=True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("known", [False, True], ids=["miss", "hit"])
 def test_several_starts_at_once_on_one_host(
-    service: Service, store: Path, wheels: Path, target: Path, jobs: list[Job], known: bool
+    starts: Starts, service: Service, target: Path, jobs: list[Job], known: bool
 ) -> None:
     """One installs or mounts, and all use that. The first of them starts the daemon, too."""
     if known:
-        done(service, store, target, by_uv(wheels, target), wait=True)
+        starts.run(wait=True)
         away(target)
     service.stop()
-    starts = [start(service, store, target, by_uv(wheels, target), user=jobs[0].pid) for _ in range(5)]
-    told = [process.communicate(timeout=PATIENCE * 4)[1] for process in starts]
-    assert [process.returncode for process in starts] == [0] * 5
+    begun = [starts.begin(user=jobs[0].pid) for _ in range(5)]
+    told = [process.communicate(timeout=PATIENCE * 4)[1] for process in begun]
+    assert [process.returncode for process in begun] == [0] * 5
     assert sum("mounted at" in line if known else "miss" in line for line in told) == 1
     assert sum(("in use already" if known else "by an earlier start") in line for line in told) == 4
     assert [mount.path for mount in kernel.mounts()].count(str(target)) == int(known)

@@ -149,18 +149,13 @@ def test_what_ends_soon_by_itself_is_waited_for(tmp_path: Path) -> None:
     assert (tmp_path / "late").read_text() == "late\n"
 
 
-def test_a_signal_is_passed_on(tmp_path: Path) -> None:
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
-        folder = tmp_path / number.name
-        folder.mkdir()
-        name = number.name.removeprefix("SIG")
-        running = Running(
-            folder, f"trap 'echo {name} >>got; exit 9' {name}; echo 1 >ready; while :; do sleep 0.01; done"
-        )
-        running.note("ready")
-        running.process.send_signal(number)
-        assert running.end()[:2] == (9, [])
-        assert (folder / "got").read_text() == f"{name}\n"
+@pytest.mark.parametrize("name", ["TERM", "HUP", "USR1"])
+def test_a_signal_is_passed_on(tmp_path: Path, name: str) -> None:
+    running = Running(tmp_path, f"trap 'echo {name} >>got; exit 9' {name}; echo 1 >ready; while :; do sleep 0.01; done")
+    running.note("ready")
+    running.process.send_signal(signal.Signals[f"SIG{name}"])
+    assert running.end()[:2] == (9, [])
+    assert (tmp_path / "got").read_text() == f"{name}\n"
 
 
 def test_what_is_typed_arrives_once(tmp_path: Path) -> None:
@@ -233,10 +228,7 @@ def test_signal_handlers_are_as_before() -> None:
 
 def test_what_is_ignored_stays_ignored(tmp_path: Path) -> None:
     """As below nohup."""
-    running = Running(tmp_path, "kill -HUP $$; kill -HUP $PPID; echo 1 >alive", preexec_fn=_ignore_hangups)
+    ignore = partial(signal.signal, signal.SIGHUP, signal.SIG_IGN)
+    running = Running(tmp_path, "kill -HUP $$; kill -HUP $PPID; echo 1 >alive", preexec_fn=ignore)
     assert running.end().status == 0
     assert running.note("alive") == "1"
-
-
-def _ignore_hangups() -> None:
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -27,15 +27,9 @@ from tests.support.deps.requests import (
     facts_of,
     key,
     known,
-    make,
     open_ends,
     request,
 )
-
-
-@pytest.fixture
-def job(tmp_path: Path) -> Path:
-    return make(tmp_path / "job-1")
 
 
 def files_in(found: Key) -> dict[str, Any]:
@@ -126,12 +120,8 @@ def test_uv_looks_in_several_directories(job: Path) -> None:
     """Separated by commas."""
     for name in ("wheels", "src/more"):
         (job / name).mkdir()
-    words = (*UV, "--no-index", "six==1")
-    for found in (
-        key(job, *words, "-f", "src/more,wheels"),
-        key(job, *words, variables={"UV_FIND_LINKS": "src/more,wheels"}),
-    ):
-        assert {Path(name).name for name in files_in(found)} == {"more", "wheels"}
+    found = key(job, *UV, "--no-index", "six==1", "-f", "src/more,wheels")
+    assert {Path(name).name for name in files_in(found)} == {"more", "wheels"}
 
 
 def test_declared_files_and_directories_are_inputs(job: Path) -> None:
@@ -181,10 +171,6 @@ def test_overrides_are_open(job: Path) -> None:
     (job / "other.txt").write_text("six>=1\n")
     (line,) = open_ends(job, *UV, "--override", "other.txt", "six==1.16", strict=True)
     assert line.startswith("other.txt:1: six>=1: ")
-
-
-def test_wheels_that_are_looked_for_where_there_is_nothing_are_none(job: Path) -> None:
-    assert files_in(key(job, *PIP, "-f", "missing", "six==1")) == {}
 
 
 def test_names_of_files_do_not_tell_where_the_job_lies(job: Path, tmp_path: Path) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.integration.deps.commanding import deps, names
+from tests.integration.deps.commanding import anew, deps, names
 from tests.support.deps.project import Project
 from tests.tools.imagefs_daemon import Service
 
@@ -27,6 +26,5 @@ def test_a_project_is_built_once_and_hits_while_it_gives_the_same(
             told = deps(service, form, "--wait", "--target", target, "-r", "requirements.txt")
             assert (what in told, " not published" in told, project.builds()) == (True, False, 1)
             assert [path.name for path in target.glob("*.dist-info")] == [f"own-{version}.dist-info"]
-            if "mounted" in service.run("umount", str(target)).stderr or target.exists():
-                shutil.rmtree(target, ignore_errors=True)
+            anew(service, target)
     assert len(names(folder)) == len(versions)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.integration.deps.commanding import deps, names, value
+from tests.integration.deps.commanding import anew, deps, names, value
 from tests.support.deps.wheels import wheel
 from tests.tools.imagefs_daemon import Service
 from tests.tools.package_index import Index, serving
@@ -39,12 +38,6 @@ def index(folder: Path, service: Service) -> Iterator[Index]:
         service.environment |= {"PIP_INDEX_URL": made.url, "UV_INDEX_URL": made.url, "UV_NO_CACHE": "1"}
         service.environment |= {"PIP_NO_CACHE_DIR": "1", "PIP_FIND_LINKS": "", "IMAGEFS_RESOLVE_AGE": "0"}
         yield made
-
-
-def anew(service: Service, target: Path) -> None:
-    """As on a host that has nothing of it."""
-    if "mounted" in service.run("umount", str(target)).stderr or target.exists():
-        shutil.rmtree(target, ignore_errors=True)
 
 
 def test_what_is_not_pinned_is_kept_by_what_it_was_resolved_to(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from imagefs.blocks.source import PackSource
 from imagefs.format.index import BLOCK
 from imagefs.plane import erofs
-from stripefs.fuse import kernel
 from stripefs.fuse.mounting import unmount
 from stripefs.settings import StoreSettings
 from tests.support.images.devices import FakeSource, eventually, make, noise, running, settled
@@ -18,15 +16,6 @@ from tests.support.images.faults import drop_pages
 from tests.support.images.stores import build_tree, images_in, write_tree
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
-
-
-@pytest.fixture
-def target(tmp_path: Path) -> Iterator[str]:
-    path = tmp_path / "mnt"
-    path.mkdir()
-    yield str(path)
-    while kernel.find_mount(str(path)) is not None:
-        kernel.unmount(str(path), kernel.MNT_DETACH)
 
 
 @pytest.mark.parametrize("backing", ["file", "loop"])

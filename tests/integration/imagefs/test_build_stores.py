@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from imagefs.cli.main import PROGRAM
 from imagefs.housekeeping.verify import verify
 from tests.support.images.layers import file, layer, layout
 from tests.support.images.stores import files, images_at, images_in, write_tree
 from tests.tools.s3_server import Server, s3_server
+from tests.unit.imagefs.cli.conftest import Command
 
 SMALL_PACKS = """
 import os, signal, sys
@@ -65,13 +65,10 @@ def test_a_build_that_is_killed_publishes_nothing_and_the_next_stores_nothing_tw
 
 
 @pytest.fixture
-def full(tmp_path: Path) -> Iterator[Path]:
+def full(target: str) -> Path:
     """A file system of 1 MiB."""
-    folder = tmp_path / "full"
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], check=True)
-    yield folder
-    subprocess.run(["umount", folder], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", target], check=True)
+    return Path(target)
 
 
 @pytest.mark.root
@@ -102,22 +99,18 @@ def server() -> Iterator[Server]:
         yield running
 
 
-def test_a_bucket(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def answer(*arguments: object) -> Any:
-        assert PROGRAM.main([*map(str, arguments), "--json"]) == 0
-        return json.loads(capsys.readouterr().out)
-
+def test_a_bucket(server: Server, tmp_path: Path, imagefs: Command) -> None:
     url = server.url("images/team")
     source = write_tree(tmp_path / "source", a=1, b=2)
-    made = answer("build", f"dir:{source}", url, "-t", "app")
+    made = imagefs.json("build", f"dir:{source}", url, "-t", "app")
     assert made["built"]["new_bytes"] == 600_000
     with images_at(url) as images:
         assert images.resolve("app") == made["digest"]
-        assert answer("build", f"dir:{source}", url, "-t", "app")["built"]["new_bytes"] == 0
+        assert imagefs.json("build", f"dir:{source}", url, "-t", "app")["built"]["new_bytes"] == 0
         assert verify(images).damage == []
-        assert [row["tags"] for row in answer("ls", url)] == [["app"]]
-        assert answer("inspect", f"{url}#app")["blocks"]["stored"] == 6
-        assert answer("rm", f"{url}#app")["images"] == [made["digest"]]
-        removed = answer("gc", url, "--force")["removed"]
+        assert [row["tags"] for row in imagefs.json("ls", url)] == [["app"]]
+        assert imagefs.json("inspect", f"{url}#app")["blocks"]["stored"] == 6
+        assert imagefs.json("rm", f"{url}#app")["images"] == [made["digest"]]
+        removed = imagefs.json("gc", url, "--force")["removed"]
         assert {path.partition("/")[0] for path in removed} == {"packs", "indexes", "metadata", "extents"}
         assert list(images.files(b"/packs")) == []

@@ -14,9 +14,11 @@ import pytest
 
 from imagefs.repository.images import Images
 from tests.support.images.layers import directory, file, layer
-from tests.support.images.stores import images_in
 from tests.tools.broken_registry import Fault, broken
 from tests.tools.registry import push_image
+from tests.unit.imagefs.conftest import images
+
+__all__ = ["images"]
 
 COMMAND = Path(sys.executable).with_name("imagefs")
 
@@ -33,11 +35,6 @@ def pushed(registry: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("pushed")
     push_image(folder, registry, "app:1", [layer(directory("etc"), file("etc/a", b"content" * 9000)), layer(file("b"))])
     push_image(folder, registry, "large:1", [LARGE])
-
-
-@pytest.fixture
-def images(tmp_path: Path) -> Images:
-    return images_in(tmp_path / "store")
 
 
 def imagefs(tmp_path: Path, *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -11,13 +11,14 @@ import pytest
 from imagefs.build.optimize import optimize
 from tests.support.images import nasty
 from tests.support.images.local_image import LocalImage
-from tests.support.images.starts import build_tree, open_store, trace
+from tests.support.images.starts import build_tree, trace
+from tests.support.images.stores import images_in
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
 
 
 def test_the_kernel_shows_the_tree_that_was_scanned_and_fsck_accepts_it(nasty_tree: Path, tmp_path: Path) -> None:
-    images = open_store(tmp_path / "store")
+    images = images_in(tmp_path / "store")
     digest = build_tree(nasty_tree, images)
     modules = sorted(path for path in (nasty_tree / "many").iterdir() if path.stat().st_size > 2048)[::-3]
     reads = [(os.fsencode(path.relative_to(nasty_tree)), 0) for path in modules]

@@ -75,14 +75,10 @@ def test_there_is_one_daemon(host: Service) -> None:
     assert "already" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("image", "words"),
-    [("#no-such-tag", "no image 'no-such-tag'"), (f"#{'0' * 64}", "no image '000")],
-)
-def test_what_is_not_there_is_said(host: Service, store: Path, image: str, words: str) -> None:
-    done = host.run("mount", f"{store}{image}", str(host.mountpoint()))
+def test_what_is_not_there_is_said(host: Service, store: Path) -> None:
+    done = host.run("mount", f"{store}#{'0' * 64}", str(host.mountpoint()))
     assert done.returncode != 0
-    assert words in done.stderr
+    assert "no image '000" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert host.status()["images"] == []
 

@@ -16,6 +16,7 @@ from imagefs.plane import erofs, kernel_mounts
 from stripefs.errors import MountError
 from stripefs.fuse import kernel
 from stripefs.fuse.mounting import unmount, users
+from tests.integration.imagefs.conftest import clear
 from tests.support.images import small_image
 from tests.support.images.small_image import SmallImage, loops
 from tests.tools.containers import wait_for
@@ -39,19 +40,6 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def image(source: Path, tmp_path_factory: pytest.TempPathFactory) -> SmallImage:
     return small_image.make(source, tmp_path_factory.mktemp("image"))
-
-
-@pytest.fixture
-def target(tmp_path: Path) -> Iterator[str]:
-    path = tmp_path / "mnt"
-    path.mkdir()
-    yield str(path)
-    clear(str(path))
-
-
-def clear(path: str) -> None:
-    while kernel.find_mount(path) is not None:
-        kernel.unmount(path, kernel.MNT_DETACH)
 
 
 def shows_the_image(target: str) -> bool:

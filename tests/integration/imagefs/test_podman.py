@@ -21,8 +21,9 @@ import pytest
 from imagefs.daemon.client import Client
 from imagefs.podman import ImageStore
 from stripefs.fuse import kernel
-from tests.tools.containers import fill, wait_for
-from tests.tools.imagefs_daemon import Service, built
+from tests.integration.imagefs.conftest import programs
+from tests.tools.containers import wait_for
+from tests.tools.imagefs_daemon import Service
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
 
@@ -69,26 +70,18 @@ class Podman:
 
 @pytest.fixture(scope="module")
 def podman() -> Iterator[Podman]:
-    """An image t in a store, shown as t:1. podman takes no folder with a long name."""
-    with tempfile.TemporaryDirectory(prefix="podman-") as folder:
-        yield from _podman(Path(folder))
-
-
-def _podman(folder: Path) -> Iterator[Podman]:
-    tree, store, root = folder / "tree", folder / "store", folder / "images"
-    tree.mkdir()
-    fill(tree)
-    built(tree, store, "t", {"config": _CONFIG})
-    (folder / "storage.conf").write_text(_STORAGE.format(folder=folder, root=root))
-    with contextlib.closing(Service(folder)) as service:
-        made = Podman(service, root, store)
-        made.imagefs("add", f"{store}#t", "t:1")
+    """An image in a store, shown as t:1. podman takes no folder with a long name."""
+    with tempfile.TemporaryDirectory(prefix="podman-") as name, contextlib.closing(Service(Path(name))) as service:
+        folder = service.folder
+        made = Podman(service, folder / "images", programs(folder, 0, **_CONFIG))
+        (folder / "storage.conf").write_text(_STORAGE.format(folder=folder, root=made.root))
+        made.imagefs("add", f"{made.store}#small", "t:1")
         try:
             yield made
         finally:
             made.ok("podman", "rm", "--all", "--force", "--time", "0")
             _unmount_below(folder)
-            shutil.rmtree(ImageStore(Client(service.settings), str(root)).run)
+            shutil.rmtree(ImageStore(Client(service.settings), str(made.root)).run)
 
 
 def _unmount_below(folder: Path) -> None:
@@ -103,7 +96,7 @@ def test_a_container_runs_as_the_image_says(podman: Podman) -> None:
     assert podman.run("t:1", "echo changed > /etc/hosts.own; cat /etc/hosts.own") == "changed"
     assert podman.run("t:1", "ls /etc/hosts.own || echo gone").endswith("gone")
     assert podman.run("t:1", "id -un", options=("--user", "ann", "--read-only")) == "ann"
-    data = (podman.service.folder / "tree/srv/data").read_bytes()
+    data = (podman.service.folder / "root/srv/data").read_bytes()
     ours = subprocess.run(["sha256sum"], input=data, capture_output=True).stdout.split()[0].decode()
     theirs = podman.run("t:1", "busybox sha256sum /srv/data || /bin/busybox sha256sum /srv/data")
     assert theirs.split()[0] == ours
@@ -144,7 +137,7 @@ def test_the_layer_is_never_sent_without_its_files(podman: Podman, tmp_path: Pat
 def test_rootfs_of_a_mount(podman: Podman) -> None:
     """The other way, for a tree that has no image in podman's eyes."""
     target = podman.service.mountpoint()
-    podman.service.ok("mount", f"{podman.store}#t", str(target))
+    podman.service.ok("mount", f"{podman.store}#small", str(target))
     try:
         shown = podman.ok("podman", "run", "--rm", *_CONTAINER, "--rootfs", f"{target}:O", "/bin/busybox", "ls", "/srv")
         assert shown == "data"
@@ -154,8 +147,8 @@ def test_rootfs_of_a_mount(podman: Podman) -> None:
 
 def test_names_come_and_go(podman: Podman) -> None:
     client = Client(podman.service.settings)
-    first = podman.imagefs("add", f"{podman.store}#t", "team/other:2")
-    assert first == podman.imagefs("add", f"{podman.store}#t", "t:1")
+    first = podman.imagefs("add", f"{podman.store}#small", "team/other:2")
+    assert first == podman.imagefs("add", f"{podman.store}#small", "t:1")
     assert [one.lease.label for one in client.leases("podman")] == ["localhost/t:1", "localhost/team/other:2"]
     podman.imagefs("rm", "t:1")
     assert podman.run("localhost/team/other:2", "echo still") == "still"
@@ -164,7 +157,7 @@ def test_names_come_and_go(podman: Podman) -> None:
     assert podman.try_("podman", "run", "--pull", "never", *_CONTAINER, "t:1").returncode
     done = podman.service.run("podman", "rm", "t:1", "--root", str(podman.root))
     assert (done.returncode, "has no image localhost/t:1" in done.stderr) == (3, True)
-    podman.imagefs("add", f"{podman.store}#t", "t:1")
+    podman.imagefs("add", f"{podman.store}#small", "t:1")
 
 
 def test_a_name_means_one_image_until_it_is_taken_away(podman: Podman, image: tuple[Path, Path]) -> None:
@@ -178,13 +171,13 @@ def test_adding_again_repairs_it_after_the_daemon_was_stopped(podman: Podman) ->
     podman.service.stop()
     _unmount_below(podman.service.folder / "run")
     assert podman.try_("podman", "run", "--rm", *_CONTAINER, "t:1", "echo here").returncode
-    podman.imagefs("add", f"{podman.store}#t", "t:1")
+    podman.imagefs("add", f"{podman.store}#small", "t:1")
     assert podman.run("t:1", "echo here") == "here"
 
 
 def test_nothing_stays_of_an_image_that_podman_refuses(podman: Podman, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(podman.service.environment, "CONTAINERS_STORAGE_CONF", "/nowhere/storage.conf")
     before = Client(podman.service.settings).leases()
-    done = podman.service.run("podman", "add", f"{podman.store}#t", "third:1", "--root", str(podman.root))
+    done = podman.service.run("podman", "add", f"{podman.store}#small", "third:1", "--root", str(podman.root))
     assert "podman pull failed" in done.stderr
     assert wait_for(lambda: Client(podman.service.settings).leases() == before)

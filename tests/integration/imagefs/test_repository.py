@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.build.content import scan
-from imagefs.build.image import build
 from imagefs.errors import DamagedObject, NoSuchImage, NoSuchSnapshot
 from imagefs.format.documents import Snapshot, key_digest
 from imagefs.format.index import Pack
@@ -90,6 +88,7 @@ def test_a_tag_moves_and_what_it_named_stays(images: Images, tmp_path: Path) -> 
     old = build_tree(write_tree(tmp_path / "old", a=1), images, "app")
     new = build_tree(write_tree(tmp_path / "new", a=2), images, "app")
     assert images.tags() == {"app": new.digest}
+    assert collect(images, older_than=0).removed == [], "images without a tag go only by wish"
     assert images.images().keys() == {old.digest, new.digest}
     assert collect(images, older_than=0, untagged=True).removed[0] == f"images/{old.digest}"
     assert images.images().keys() == {new.digest}
@@ -106,8 +105,8 @@ def test_what_is_there_is_not_stored_again(images: Images, tmp_path: Path) -> No
 
 
 def test_the_newest_image_stands_for_the_manifest_it_was_built_from(images: Images, tmp_path: Path) -> None:
-    older = build(*scan(str(write_tree(tmp_path / "a", a=1))), images, tag="a", source=SOURCE)
-    newer = build(*scan(str(write_tree(tmp_path / "b", b=2))), images, tag="b", source=SOURCE)
+    older = build_tree(write_tree(tmp_path / "a", a=1), images, "a", source=SOURCE)
+    newer = build_tree(write_tree(tmp_path / "b", b=2), images, "b", source=SOURCE)
     assert images.by_source(SOURCE) == newer.digest
     images.set_source(SOURCE, older.digest)
     assert images.by_source(SOURCE) == older.digest
@@ -146,7 +145,7 @@ def test_traces_and_plans(images: Images, tmp_path: Path) -> None:
 def test_documents_of_dependency_snapshots(images: Images, tmp_path: Path) -> None:
     key = {"salt": "x"}
     name, snapshots = key_digest(key), Snapshots(images)
-    report = build(*scan(str(write_tree(tmp_path / "source", a=1))), images, source=name)
+    report = build_tree(write_tree(tmp_path / "source", a=1), images, source=name)
     snapshot = Snapshot(key, report.digest, "host", ("/opt/deps",), 1.0, 1.0)
     assert snapshots.put(snapshot)
     assert not snapshots.put(snapshot)

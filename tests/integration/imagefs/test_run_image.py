@@ -10,24 +10,18 @@ from pathlib import Path
 import pytest
 
 from stripefs.fuse import kernel
-from tests.tools.containers import fill
-from tests.tools.imagefs_daemon import Service, built, eventually
+from tests.integration.imagefs.conftest import next_line, programs
+from tests.tools.imagefs_daemon import Service, eventually
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
 
 SETTINGS = {"background_rate": "0"}
 
-CONFIG = {"config": {"Env": ["PATH=/bin", "COLOUR=blue"], "Cmd": ["sh", "-c", "echo hello from $COLOUR"]}}
-
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("source") / "root"
-    fill(root)
-    (root / "large").write_bytes(os.urandom(1 << 20) * 8)
-    path = tmp_path_factory.mktemp("store")
-    built(root, path, "small", CONFIG)
-    return path
+    said = {"Env": ["PATH=/bin", "COLOUR=blue"], "Cmd": ["sh", "-c", "echo hello from $COLOUR"]}
+    return programs(tmp_path_factory.mktemp("image"), 8 << 20, **said)
 
 
 @pytest.mark.parametrize("plane", ["erofs", "tree"])
@@ -50,12 +44,9 @@ def test_where_a_job_says_it_nothing_can_be_kept_and_nothing_executed(
     )
     own = ("run", *options, "--memory=16MiB", f"--oci-runtime={runtime}", f"{store}#small")
     process = host.start(*own, "--", "sh", "-c", script, stdin=-1)
-    assert process.stdout is not None
     said = ""
     while not said.endswith("refused\n"):
-        line = process.stdout.readline()
-        assert line, process.communicate(timeout=60)[1]
-        said += line
+        said += next_line(process)
     assert said == "1\n16384\nfew\nrefused\n"
     found = [Path(folder, name) for folder, _, names in os.walk(host.settings.runtime) for name in names]
     assert [path for path in found if path.name == "left"] == []
@@ -68,8 +59,6 @@ def test_what_a_runtime_says_is_told_once(host: Service, store: Path) -> None:
     assert done.returncode == 127
     assert done.stderr.count("nothing") == 1
     assert len(done.stderr.splitlines()) == 1
-    done = host.run("run", "--oci-runtime", "nosuch", f"{store}#small")
-    assert (done.returncode, "--oci-runtime takes runc" in done.stderr) == (125, True)
 
 
 def test_settings_that_the_daemon_does_not_have_are_told(host: Service, store: Path) -> None:
@@ -84,8 +73,7 @@ def test_settings_that_the_daemon_does_not_have_are_told(host: Service, store: P
 def test_a_cache_that_is_removed_is_made_anew(host: Service, store: Path) -> None:
     script = "echo begun; read line; busybox md5sum /large"
     process = host.start("run", f"{store}#small", "--", "sh", "-c", script, stdin=-1)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "begun\n"
+    assert next_line(process) == "begun\n"
     shutil.rmtree(host.settings.cache)
     assert host.ok("run", f"{store}#small") == "hello from blue\n"
     assert host.ok("run", f"{store}#small") == "hello from blue\n"
@@ -110,20 +98,25 @@ def test_a_user_namespace(host: Service, store: Path) -> None:
     assert host.status()["images"] == []
 
 
-def test_a_tree_through_fuse_has_no_user_namespace(host: Service, store: Path) -> None:
-    done = host.run("run", "--userns", "auto", "--plane", "tree", f"{store}#small")
-    assert done.returncode == 125
-    assert done.stderr.splitlines() == [
-        "imagefs: the image is shown by fuse.imagefs, which can be shown to no user namespace; "
-        "--plane erofs, the kernel's own"
-    ]
+FUSE = "the image is shown by fuse.imagefs, which can be shown to no user namespace; --plane erofs, the kernel's own\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (["--userns", "auto", "--plane", "tree"], 125, FUSE),
+        (["--userns", "auto", "--deps", "requirements.txt"], 2, "--userns and --deps do not go together"),
+        (["--oci-runtime", "nosuch"], 125, "there is no program nosuch; --oci-runtime takes runc"),
+        (["--startup-cache", "nosuch"], 125, "--startup-cache nosuch: 'nosuch' is no cache that is known"),
+        (["--startup-cache", "auto", "--userns", "auto"], 125, "--userns and --startup-cache do not go together"),
+        (["--startup-cache=auto", "--ready-file=/tmp/x"], 125, "--ready-file and --startup-cache do not go together"),
+    ],
+)
+def test_what_cannot_be_run_is_one_line(host: Service, store: Path, options: list[str], code: int, said: str) -> None:
+    done = host.run("run", *options, f"{store}#small")
+    assert (done.returncode, done.stderr.count("\n")) == (code, 1)
+    assert done.stderr.startswith(f"imagefs: {said}")
     assert host.status()["images"] == []
-
-
-def test_what_pip_writes_has_no_user_namespace(host: Service, store: Path) -> None:
-    done = host.run("run", "--userns", "auto", "--deps", "requirements.txt", f"{store}#small")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "--userns and --deps do not go together" in done.stderr
 
 
 # -- limits: the container is bounded by its cgroup, and a limit that cannot be enforced is an error -------------------
@@ -140,8 +133,7 @@ def test_limits_are_in_force(host: Service, store: Path, runtime: str) -> None:
     script = "echo begun; read line; while sleep 1000 & do :; done"
     try:
         process = host.start("run", *limits, f"{store}#small", "--", "sh", "-c", script, stdin=-1)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "begun\n"
+        assert next_line(process) == "begun\n"
         entries = [entry for group in cgroups(parent) for entry in group.glob("imagefs-*/*")]
         found = {entry.name: entry.read_text().split() for entry in entries if entry.name in LIMITS}
         held = {entry.parent for entry in entries if entry.name == "cgroup.procs" and entry.read_text()}

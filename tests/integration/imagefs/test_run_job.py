@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 from stripefs.cli.cache_warming import STEP
-from stripefs.fuse import kernel
 from stripefs.fuse.control import find_mounts
 from stripefs.testing.simulated_hosts import write_control
+from tests.integration.imagefs.conftest import next_line, programs
 from tests.support.caches import write
-from tests.tools.containers import fill
+from tests.support.images.faults import mounts_below
+from tests.support.start_events import events_in
+from tests.support.waiting import processes
 from tests.tools.imagefs_daemon import Service, built, commands, eventually
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
@@ -27,18 +29,13 @@ MIB = 1 << 20
 SHARD = 10 * MIB
 """Bytes of each of the four files of a checkpoint."""
 
-CONFIG = {"config": {"Env": ["PATH=/bin"], "Cmd": ["sh", "-c", "echo hello"]}}
-
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("source") / "root"
-    fill(root)
-    (root / "large").write_bytes(os.urandom(SHARD))
-    path = tmp_path_factory.mktemp("store")
-    built(root, path, "small", CONFIG)
-    (root / "large").write_bytes(os.urandom(24 * MIB))
-    built(root, path, "slow", CONFIG)
+    folder = tmp_path_factory.mktemp("image")
+    path = programs(folder, SHARD, Cmd=["sh", "-c", "echo hello"])
+    (folder / "root/large").write_bytes(os.urandom(24 * MIB))
+    built(folder / "root", path, "slow", {"config": {"Env": ["PATH=/bin"]}})
     return path
 
 
@@ -63,33 +60,16 @@ def slow(path: Path) -> str:
 def job(host: Service) -> Iterator[Service]:
     """A host on which a job leaves nothing but the daemon's own mount."""
     yield host
-    assert mounts(host) == [host.settings.devices]
+    assert mounts_below(host) == [host.settings.devices]
     assert os.listdir(Path(host.settings.runtime, "imagefs/runs")) == [".lock"]
-
-
-def mounts(host: Service) -> list[str]:
-    return [one.path for one in kernel.mounts() if Path(one.path).is_relative_to(host.folder)]
 
 
 def helpers(host: Service) -> list[int]:
     """Processes that read checkpoints for jobs of this host."""
     mine = os.fsencode(host.settings.runtime)
-    return [
-        pid
-        for pid, words in commands()
-        if {"imagefs.jobs.warming", "stripefs.fuse.store_worker"} & {*words} and mine in environment_of(pid)
-    ]
-
-
-def environment_of(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return b""  # it has ended
-
-
-def events_in(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()]
+    ours = {pid for pid, words in processes("environ") if any(mine in word for word in words)}
+    modules = {"imagefs.jobs.warming", "stripefs.fuse.store_worker"}
+    return [pid for pid, words in commands() if pid in ours and modules & {*words}]
 
 
 def warmed(folder: Path) -> list[dict[str, Any]]:
@@ -126,8 +106,7 @@ def test_what_a_job_writes_is_in_the_store_when_it_ends(job: Service, store: Pat
 def test_a_warming_that_is_killed_is_told(job: Service, store: Path, checkpoint: Path) -> None:
     command = ["run", "--checkpoint", slow(checkpoint), f"{store}#small", "--", "sh", "-c", "echo; read line"]
     process = job.start(*command, stdin=-1)
-    assert process.stdout is not None
-    process.stdout.readline()
+    next_line(process)
     (warming,) = [pid for pid, words in commands() if "imagefs.jobs.warming" in words and pid in helpers(job)]
     os.kill(warming, signal.SIGKILL)
     _out, err = process.communicate("\n", timeout=60)
@@ -168,15 +147,14 @@ def test_a_job_that_is_killed_leaves_no_mount(job: Service, store: Path, checkpo
     """By itself; where its helpers are killed with it, after the next job."""
     command = ["run", "--checkpoint", slow(checkpoint), f"{store}#small", "--", "sh", "-c"]
     process = job.start(*command, "ls /checkpoint; sleep 1000")
-    assert process.stdout is not None
-    assert process.stdout.readline() == "latest\n"
+    assert next_line(process) == "latest\n"
     supervisors = [one.supervisor_pid for one in find_mounts() if Path(one.mountpoint).is_relative_to(job.folder)]
     for pid in [*([] if alone else supervisors), process.pid]:
         os.kill(pid, signal.SIGKILL)
     process.communicate(timeout=60)
     if alone:
-        eventually(lambda: mounts(job) == [job.settings.devices], "the end of the mount")
-    assert len(mounts(job)) == (1 if alone else 2)
+        eventually(lambda: mounts_below(job) == [job.settings.devices], "the end of the mount")
+    assert len(mounts_below(job)) == (1 if alone else 2)
     eventually(lambda: not helpers(job), "the end of its processes")
     job.ok("run", f"{store}#small")
 

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.mount_namespace import unshared
-from tests.support.other_users import AS_NOBODY, NOBODY, let_others_mount
+from tests.integration.imagefs.conftest import by_nobody
+from tests.support.other_users import NOBODY
 from tests.tools.containers import fill
 from tests.tools.imagefs_daemon import Service, built
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
 
 SCRIPT = """
-image=$1 runtime=$2 bound=$3
-imagefs() { "$PYTHON" -P -c 'import sys; from imagefs.cli.main import run; sys.exit(run())' "$@"; }
+image=$1#small bound=$2 runtime=$3
 in_image() { imagefs run --oci-runtime $runtime "$@"; echo "ended $?"; }
 {
 in_image --workdir /not/there $image -- sh -c '
@@ -51,8 +47,8 @@ imagefs daemon --stop
 """
 
 CHECKPOINT = """
-image=$1 runtime=$2 source=$3
-imagefs() { "$PYTHON" -P -c 'import sys; from imagefs.cli.main import run; sys.exit(run())' "$@"; }
+image=$1#small source=$2 runtime=$3
+echo step 7 >$source/model
 {
 imagefs run --oci-runtime $runtime --checkpoint $source:/ckpt $image -- sh -c 'cat /ckpt/model; touch /ckpt/new'
 echo "ended $?"
@@ -87,28 +83,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("store")
     built(root, path, "small", {"config": {"Env": ["PATH=/bin"], "Cmd": ["true"]}})
     return path
-
-
-def by_nobody(
-    service: Service, store: Path, folder: Path, script: str, runtime: str
-) -> subprocess.CompletedProcess[str]:
-    """The script, run by nobody at home in `folder`: its image, the runtime, and the directory `own`."""
-    home = folder / "home"
-    shutil.copytree(store, home / "store")
-    for name in ("own", "run"):
-        (home / name).mkdir(mode=0o700)
-    (home / "own/model").write_text("step 7\n")
-    for path in (home, *home.rglob("*")):
-        os.chown(path, NOBODY, NOBODY)
-    environment = {name: value for name, value in service.environment.items() if not name.startswith("IMAGEFS_")}
-    arguments = (f"{home}/store#small", runtime, str(home / "own"))
-    return subprocess.run(
-        unshared(folder, *AS_NOBODY, "bash", "-c", script, "bash", *arguments, prepare=let_others_mount(folder)),
-        env={**environment, "HOME": str(home), "XDG_RUNTIME_DIR": f"{home}/run", "PYTHON": sys.executable},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
 
 
 @pytest.mark.parametrize("runtime", ["crun", "runc"])

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from stripefs.fuse import kernel
+from tests.integration.imagefs.conftest import clear
 from tests.support.images.faults import (
     MIB,
     cut,
@@ -38,36 +39,23 @@ def small_disk(service: Service) -> Iterator[Path]:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(cache)], check=True)
     yield cache
     service.close()
-    while kernel.find_mount(str(cache)) is not None:
-        kernel.unmount(str(cache), kernel.MNT_DETACH)
+    clear(str(cache))
 
 
-def overwrite(change: Callable[[bytearray], object]) -> Callable[[Path], None]:
-    """Damage in place, as a bad disk does it: the same inode, its length kept."""
-
-    def damage(path: Path) -> None:
-        data = bytearray(path.read_bytes())
-        change(data)
-        with path.open("r+b") as file:
-            file.write(data)
-
-    return damage
-
-
-def flip_middle(data: bytearray) -> None:
-    data[len(data) // 2] ^= 4
-
-
-def flip_end(data: bytearray) -> None:
-    data[-20] ^= 4
+def flip_in_place(path: Path, at: int = 0) -> None:
+    """As a bad disk does it: the same inode, its length kept. at: the place, in the middle unless given."""
+    data = bytearray(path.read_bytes())
+    data[at or len(data) // 2] ^= 4
+    with path.open("r+b") as file:
+        file.write(data)
 
 
 PLACES = ["blocks/*.data", "blocks/*.table", "blocks/*.complete", "indexes/*", "metadata/*", "manifests/*", "names/*"]
 
 DAMAGE: dict[str, Callable[[Path], None]] = {
     "flipped": flip,
-    "flipped in place": overwrite(flip_middle),
-    "flipped at the end": overwrite(flip_end),
+    "flipped in place": flip_in_place,
+    "flipped at the end": lambda path: flip_in_place(path, -20),
     "cut": cut,
     "empty": lambda path: os.truncate(path, 0),
     "gone": os.unlink,

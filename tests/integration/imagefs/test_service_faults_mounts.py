@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from stripefs.fuse import kernel
+from tests.integration.imagefs.conftest import by_nobody
 from tests.support.images.faults import mount_here, sums, umount_here, until_nothing_is_left
 from tests.support.mount_namespace import unshared
-from tests.support.other_users import AS_NOBODY, NOBODY, let_others_mount
-from tests.tools.imagefs_daemon import Service, eventually
+from tests.tools.imagefs_daemon import IMAGEFS, Service, eventually
 
 pytestmark = [pytest.mark.mount, pytest.mark.root, pytest.mark.slow]
 
@@ -75,8 +72,7 @@ read line
 @contextlib.contextmanager
 def in_another_namespace(service: Service, store: Path, target: Path) -> Iterator[Path]:
     """A writable mount in a mount namespace that ends with the block; where it can be seen from here."""
-    command = [sys.executable, "-P", "-c", "import sys; from imagefs.cli.main import run; sys.exit(run())"]
-    mount = [*command, "mount", "--rw", f"{store}#t", str(target)]
+    mount = [*IMAGEFS, "mount", "--rw", f"{store}#t", str(target)]
     with subprocess.Popen(
         unshared(service.folder, "sh", "-c", _AND_WAIT, "sh", *mount),
         env=service.environment,
@@ -152,7 +148,6 @@ def test_a_mountpoint_reached_through_links(host: Service, image: tuple[Path, Pa
 _USE = """
 set -e
 store=$1 target=$2
-imagefs() { "$PYTHON" -P -c 'import sys; from imagefs.cli.main import run; sys.exit(run())' "$@"; }
 pid() { imagefs status --json | "$PYTHON" -c 'import json, sys; print(json.load(sys.stdin)["supervisor_pid"])'; }
 imagefs mount "$store#t" "$target"
 sha256sum "$target/large"
@@ -172,25 +167,7 @@ imagefs daemon --stop
 def test_a_plain_user(service: Service, image: tuple[Path, Path], open_path: Path) -> None:
     """The tree plane through fusermount3; a killed daemon's mount is taken away by it too."""
     source, store = image
-    home = open_path / "home"
-    shutil.copytree(store, home / "store")
-    (home / "mnt").mkdir()
-    for path in (home, *home.rglob("*")):
-        os.chown(path, NOBODY, NOBODY)
-    environment = {
-        **{name: value for name, value in service.environment.items() if not name.startswith("IMAGEFS_")},
-        "HOME": str(home),
-        "XDG_RUNTIME_DIR": str(home),
-        "PYTHON": sys.executable,
-    }
-    command = (*AS_NOBODY, "bash", "-c", _USE, "bash", str(home / "store"), str(home / "mnt"))
-    done = subprocess.run(
-        unshared(open_path, *command, prepare=let_others_mount(open_path)),
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    done = by_nobody(service, store, open_path, _USE)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(sums(source)["large"]) == 2
     assert "erofs: 32" in done.stdout

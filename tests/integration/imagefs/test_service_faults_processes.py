@@ -12,6 +12,7 @@ import pytest
 
 from imagefs.daemon.client import Client
 from stripefs.fuse import kernel
+from tests.integration.imagefs.conftest import next_line, programs
 from tests.support.images.faults import (
     drop_pages,
     ensure,
@@ -24,8 +25,7 @@ from tests.support.images.faults import (
     umount_here,
     until_nothing_is_left,
 )
-from tests.tools.containers import fill
-from tests.tools.imagefs_daemon import Service, built, eventually
+from tests.tools.imagefs_daemon import Service, eventually
 
 pytestmark = [pytest.mark.mount, pytest.mark.root, pytest.mark.slow]
 
@@ -92,27 +92,19 @@ def test_mounts_that_are_killed(host: Service, new_image: tuple[Path, Path], opt
     eventually(cleared, "every mount to be reported and unmounted, or gone")
 
 
-@pytest.fixture(scope="module")
-def containers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root, store = tmp_path_factory.mktemp("root") / "root", tmp_path_factory.mktemp("store")
-    fill(root)
-    built(root, store, "t", {"config": {"Env": ["PATH=/bin"], "Cmd": ["sh", "-c", "echo begun; sleep 1000"]}})
-    return store
-
-
-def test_a_container_outlives_the_daemon(service: Service, containers: Path) -> None:
+def test_a_container_outlives_the_daemon(service: Service, tmp_path: Path) -> None:
     """The next one serves what it reads through the tree plane, and leaves what it needs where it is."""
     script = "echo begun; read line; touch $IMAGEFS_READY && cat /bin/* > /dev/null && echo done"
-    process = service.start("run", "--plane", "tree", f"{containers}#t", "--", "sh", "-c", script, stdin=-1)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "begun\n"
+    store = programs(tmp_path / "image")
+    process = service.start("run", "--plane", "tree", f"{store}#small", "--", "sh", "-c", script, stdin=-1)
+    assert next_line(process) == "begun\n"
     kill_supervisor(service)
     dead = Path(service.settings.runtime, "imagefs/runs/zombie")  # the last one to be removed, by its name
     dead.mkdir()
     ensure(service)
     eventually(lambda: not dead.exists(), "the daemon to look for what was left")
     target = service.mountpoint()
-    mount_here(service, containers, target)
+    service.ok("mount", "--no-record", f"{store}#small", str(target))
     out, err = process.communicate("\n", timeout=60)
     assert (out, process.returncode) == ("done\n", 0), err
     umount_here(service, target)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 import subprocess
-import threading
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,7 @@ from tests.support.images.faults import (
     umount_here,
 )
 from tests.support.images.stores import images_in
+from tests.support.refusals import errno_of
 from tests.tools.imagefs_daemon import Service, eventually
 from tests.tools.web_server import Fault
 
@@ -74,52 +75,36 @@ def test_a_store_that_goes_away_mid_start(service: Service, new_image: tuple[Pat
     with FickleServer(store) as server:
         service.ok("mount", f"{server.url}#t", str(target))
         server.always = "silent"
-        caught: list[OSError] = []
 
         def read() -> None:
-            try:
-                with (target / "large").open("rb", buffering=0) as file:
-                    file.seek(3 << 20)  # beyond what the kernel may have read ahead
-                    file.read(4096)
-            except OSError as error:
-                caught.append(error)
+            with (target / "large").open("rb", buffering=0) as file:
+                file.seek(3 << 20)  # beyond what the kernel may have read ahead
+                file.read(4096)
 
-        reader = threading.Thread(target=read)
-        reader.start()
+        reader = ThreadPoolExecutor(1).submit(errno_of, read)
         eventually(lambda: service.status()["blocks"]["in_flight"], "the read to wait")  # and status does not
-        reader.join(30)
-        assert [error.errno for error in caught] == [errno.EIO]
+        assert reader.result(30) == errno.EIO
         server.always = None
-        eventually(lambda: readable(target), "the store to be used again")
+        eventually(lambda: not errno_of(sums, target), "the store to be used again")
         assert sums(target) == sums(source)
         assert service.status()["restarts"] == 0
         umount_here(service, target)
 
 
-def readable(root: Path) -> bool:
-    try:
-        sums(root)
-    except OSError:
-        return False
-    return True
-
-
-def test_everything_here_and_no_store(service: Service, image: tuple[Path, Path], tmp_path: Path) -> None:
+def test_everything_here_and_no_store(service: Service, new_image: tuple[Path, Path], tmp_path: Path) -> None:
     """By another daemon than the one that fetched it; a web server that is gone, and a directory that is not there."""
-    source, store = image
-    moved = tmp_path / "store"
-    subprocess.run(["cp", "-a", str(store), str(moved)], check=True)
+    source, store = new_image
     targets = [service.mountpoint("web"), service.mountpoint("directory")]
     ensure(service)
-    with FickleServer(moved) as server:
-        for url, target in zip((server.url, str(moved)), targets, strict=True):
+    with FickleServer(store) as server:
+        for url, target in zip((server.url, str(store)), targets, strict=True):
             mount_here(service, url, target)
             assert sums(target) == sums(source)
             umount_here(service, target)
     service.stop()
-    moved.rename(tmp_path / "away")
+    store.rename(tmp_path / "away")
     service.environment["IMAGEFS_IO_TIMEOUT"] = "4"
-    for url, target in zip((server.url, str(moved)), targets, strict=True):
+    for url, target in zip((server.url, str(store)), targets, strict=True):
         service.ok("mount", f"{url}#t", str(target))
         assert sums(target) == sums(source)
         umount_here(service, target)
@@ -161,15 +146,6 @@ def test_a_damaged_object(host: Service, tmp_path: Path, kind: str, how: str) ->
     assert host.status()["restarts"] == 0
 
 
-def start(service: Service, store: Path, target: Path) -> None:
-    """One start, recorded to its end. Not all of the image is read: of one that is here there is nothing to learn."""
-    mount_here(service, store, target, record=True)
-    with (target / "large").open("rb") as file:
-        file.read(1 << 20)
-    Client(service.settings).ready(str(target))
-    umount_here(service, target)
-
-
 def test_plans_that_are_of_no_use(host: Service, new_image: tuple[Path, Path]) -> None:
     source, store = new_image
     digest = images_in(store).resolve("t")
@@ -194,7 +170,11 @@ def test_a_store_that_cannot_be_written(service: Service, tmp_path: Path) -> Non
     subprocess.run(["mount", "-o", "remount,bind,ro", str(read_only)], check=True)
     target = service.mountpoint()
     ensure(service)
-    start(service, read_only, target)
+    mount_here(service, read_only, target, record=True)
+    with (target / "large").open("rb") as file:
+        file.read(1 << 20)  # a part: of an image that is here as a whole there is nothing to learn
+    Client(service.settings).ready(str(target))
+    umount_here(service, target)
     eventually(lambda: "plan_traces" in service.log(), "the trace")
     kept = Traces(images_in(Path(service.settings.cache, "traces")).repository)
     digest = images_in(store).resolve("t")

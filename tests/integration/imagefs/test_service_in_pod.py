@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.kubernetes_manifests import MANIFESTS, containers
 from tests.support.mount_namespace import unshared
-from tests.support.waiting import PATIENCE, eventually, gone
+from tests.support.waiting import PATIENCE, child_of, eventually, gone
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
 
@@ -39,11 +39,6 @@ def pod(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     finally:
         running.kill()
         running.wait()
-
-
-def child_of(pid: int) -> int:
-    path = Path(f"/proc/{pid}/task/{pid}/children")
-    return int(eventually(lambda: path.read_text().split(), "the program in the namespace")[0])
 
 
 def test_both_services_answer_and_come_back_and_end_with_the_container(pod: subprocess.Popen[bytes]) -> None:

@@ -12,9 +12,9 @@ from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Lease
 from stripefs.fuse import kernel
 from stripefs.settings import StoreSettings
+from tests.integration.imagefs.conftest import next_line, programs
 from tests.support.images.faults import ensure, make_image, mount_here, sums, umount_here
-from tests.tools.containers import fill
-from tests.tools.imagefs_daemon import Service, built, eventually
+from tests.tools.imagefs_daemon import Service, eventually
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
 
@@ -57,28 +57,20 @@ def test_mounts_and_leases_show_one_file_system(service: Service, tmp_path: Path
 
 def test_containers_that_start_together_show_one_file_system(service: Service, tmp_path: Path) -> None:
     """Also one that starts when the container is gone whose client had mounted it, while another goes on."""
-    fill(tmp_path / "root")
-    (tmp_path / "root/srv/unread").write_bytes(os.urandom(8 << 20))  # an image that is whole here is mounted anew
-    built(tmp_path / "root", tmp_path / "store", "t", {"config": {"Env": ["PATH=/bin"]}})
+    store = programs(tmp_path, 8 << 20)  # which nobody reads: an image that is whole here is mounted anew
     ensure(service)
     script = "stat -c %d /; read line; cat /srv/data > /dev/null; stat -c %d /"
 
     def start() -> subprocess.Popen[str]:
-        return service.start("run", f"{tmp_path}/store#t", "--", "sh", "-c", script, stdin=-1)
-
-    def first_line(process: subprocess.Popen[str]) -> str:
-        assert process.stdout is not None
-        line: str = process.stdout.readline()
-        assert line, process.stderr.read() if process.stderr is not None else ""
-        return line
+        return service.start("run", f"{store}#small", "--", "sh", "-c", script, stdin=-1)
 
     processes = [start() for _ in range(3)]
-    (number,) = {first_line(process) for process in processes}
+    (number,) = {next_line(process) for process in processes}
     for process in (processes[0], processes[1]):
         assert process.communicate("\n", timeout=60) == (number, "")
     service.kill_worker()
     later = start()
-    assert first_line(later) == number
+    assert next_line(later) == number
     for process in (processes[2], later):
         assert process.communicate("\n", timeout=60) == (number, "")
     eventually(lambda: service.status()["blocks"]["devices"] == [], "the devices to be closed")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import socket
 import subprocess
@@ -23,11 +22,10 @@ from imagefs.snapshotter.grpc_service import SERVICE
 from imagefs.snapshotter.lazy import MANIFEST
 from imagefs.snapshotter.proto import snapshots_pb2 as wire
 from imagefs.snapshotter.snapshotter import TARGET
-from tests.support.waiting import eventually
+from tests.tools.imagefs_daemon import Service, eventually
+from tests.tools.listening import free_port
 
 pytestmark = [pytest.mark.root]
-
-COMMAND = [sys.executable, "-P", "-c", "import sys; from imagefs.cli.main import run; sys.exit(run())", "snapshotter"]
 
 BLOCKING = """
 import sys, threading
@@ -75,23 +73,17 @@ class Running:
     """A snapshotter below `folder`, with metrics."""
 
     def __init__(self, folder: Path) -> None:
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            self.metrics = f"127.0.0.1:{found.getsockname()[1]}"
+        self.metrics = f"127.0.0.1:{free_port()}"
         self.folder, self.socket, self.root = folder, folder / "snapshotter.sock", folder / "root"
-        self.environment = {
-            **os.environ,
-            "IMAGEFS_RUNTIME": str(folder / "run"),
-            "IMAGEFS_CACHE": str(folder / "cache"),
-        }
+        self._service = Service(folder)
         place = ["--socket", str(self.socket), "--root", str(self.root), "--snapshotter-metrics", self.metrics]
-        with (folder / "log").open("ab") as log:
-            self.process = subprocess.Popen([*COMMAND, *place], env=self.environment, stdout=log, stderr=log)
+        self._process = self._service.start("snapshotter", *place)
         eventually(self._listens, "the snapshotter")
 
     def close(self) -> None:
-        self.process.terminate()
-        assert self.process.wait(60) == 0, (self.folder / "log").read_text()
+        self._process.terminate()
+        _, told = self._process.communicate(timeout=60)
+        assert self._process.returncode == 0, told
 
     def page(self, path: str = "/metrics") -> str:
         with urllib.request.urlopen(f"http://{self.metrics}{path}", timeout=60) as answer:
@@ -104,12 +96,12 @@ class Running:
 
     def refused(self, *arguments: str) -> str:
         """The message with which another one with these arguments ends."""
-        done = subprocess.run([*COMMAND, *arguments], env=self.environment, capture_output=True, text=True, timeout=120)
+        done = self._service.run("snapshotter", *arguments)
         assert done.returncode != 0
         return done.stderr
 
     def _listens(self) -> bool:
-        assert self.process.poll() is None, (self.folder / "log").read_text()
+        assert self._process.poll() is None, self._process.communicate()[1]
         with socket.socket(socket.AF_UNIX) as probe:
             return probe.connect_ex(str(self.socket)) == 0
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from imagefs.startup_cache.key import FOLDER
-from stripefs.fuse import kernel
-from tests.support.images.faults import objects, until_nothing_is_left
-from tests.tools.containers import fill
-from tests.tools.imagefs_daemon import Service, built, eventually
+from tests.integration.imagefs.conftest import next_line, programs
+from tests.support.images.faults import mounts_below, objects, until_nothing_is_left
+from tests.support.start_events import events_in
+from tests.tools.imagefs_daemon import Service, eventually
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
 
@@ -27,17 +27,9 @@ READY = "touch $IMAGEFS_READY; read line;"
 LOOK = "cat $TRITON_CACHE_DIR/a/kernel.so 2>/dev/null || echo nothing;"
 
 
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("source") / "root"
-    fill(root)
-    return root
-
-
 @pytest.fixture
-def store(tree: Path, tmp_path: Path) -> Path:
-    built(tree, tmp_path / "store", "t", {"config": {"Env": ["PATH=/bin"]}})
-    return tmp_path / "store"
+def store(tmp_path: Path) -> Path:
+    return programs(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +54,7 @@ class Job:
     def __init__(self, host: Service, store: Path, script: str, *flags: str) -> None:
         # The salt is what one would give for the scripts of a test, which differ between starts of one job.
         ours = ("--startup-cache", "auto", "--network", "none", "--env", f"SCRIPT={script}")
-        command = ("run", *ours, *flags, f"{store}#t", "--", "sh", "-c", 'eval "$SCRIPT"')
+        command = ("run", *ours, *flags, f"{store}#small", "--", "sh", "-c", 'eval "$SCRIPT"')
         self.process = host.start(*command, stdin=subprocess.PIPE)
 
     def end(self) -> tuple[str, str]:
@@ -103,8 +95,7 @@ def test_a_start_elsewhere_has_what_the_first_one_compiled(
         out, errors = Job(hosts[1], store, look, *again).end()
         assert out == "compiled\n700\na\nother\nmore\n"
         assert f"imagefs run: hit {key[:12]}: " in errors
-    lines = [line for path in (tmp_path / "events").iterdir() for line in path.read_text().splitlines()]
-    events = [one for one in map(json.loads, lines) if one["stage"] == "compile"]
+    events = [one for one in events_in(tmp_path / "events") if one["stage"] == "compile"]
     assert sorted(one["name"] for one in events) == ["hit", "hit", "miss"]
     assert {one["facts"]["key"] for one in events} == {key}
     for host in hosts:
@@ -144,26 +135,10 @@ def test_a_run_that_is_killed_leaves_nothing(hosts: list[Service], store: Path) 
     for script in (LOOK + "sleep 1000", "echo nothing; touch $IMAGEFS_READY; sleep 1000"):
         flags = [] if script.startswith(LOOK) else ["--startup-cache-salt", "other"]
         job = Job(host, store, script, *flags)
-        assert job.process.stdout is not None
-        job.process.stdout.readline()
+        next_line(job.process)
         job.process.send_signal(signal.SIGKILL)
         job.process.communicate(timeout=60)
     eventually(lambda: host.status()["images"] == [], "the image to be let go")
     Job(host, store, "true").end()  # which sweeps away what the others left
     eventually(lambda: os.listdir(Path(host.settings.cache, "upper")) == [], "what was written to go")
-    below = [one.path for one in kernel.mounts() if Path(one.path).is_relative_to(host.folder)]
-    assert below == [host.settings.devices]
-
-
-@pytest.mark.parametrize(
-    ("flags", "why"),
-    [
-        (["--startup-cache", "nosuch"], "'nosuch' is no cache that is known"),
-        (["--startup-cache", "auto", "--userns", "auto"], "--userns and --startup-cache"),
-        (["--startup-cache", "auto", "--ready-file", "/tmp/x"], "--ready-file and --startup-cache"),
-    ],
-)
-def test_what_cannot_be_asked_for(hosts: list[Service], store: Path, flags: list[str], why: str) -> None:
-    done = hosts[0].run("run", *flags, f"{store}#t", "--", "true")
-    assert (done.returncode, why in done.stderr) == (125, True)
-    assert len(done.stderr.splitlines()) == 1
+    assert mounts_below(host) == [host.settings.devices]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -15,10 +14,10 @@ from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Lease
 from imagefs.format.index import BLOCK
 from stripefs.settings import StoreSettings
+from tests.integration.imagefs.conftest import next_line, programs
 from tests.support.images.faults import FickleServer
 from tests.support.start_events import events_in, pairs
-from tests.tools.containers import fill
-from tests.tools.imagefs_daemon import Service, built, eventually
+from tests.tools.imagefs_daemon import Service, eventually
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
 
@@ -29,22 +28,13 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return stored(tmp_path_factory.mktemp("image"))
+    return programs(tmp_path_factory.mktemp("image"), 8 << 20, Cmd=["sh"])
 
 
 @pytest.fixture
 def new_store(tmp_path: Path) -> Path:
     """One whose blocks no daemon has."""
-    return stored(tmp_path / "image")
-
-
-def stored(folder: Path) -> Path:
-    """A store with an image of programs and 8 MiB that compress badly."""
-    root = folder / "root"
-    fill(root)
-    (root / "large").write_bytes(os.urandom(8 << 20))
-    built(root, folder / "store", "small", {"config": {"Env": ["PATH=/bin"], "Cmd": ["sh"]}})
-    return folder / "store"
+    return programs(tmp_path / "image", 8 << 20, Cmd=["sh"])
 
 
 def names(spool: Path) -> list[str]:
@@ -196,9 +186,8 @@ def test_a_store_that_is_away(service: Service, new_store: Path, tmp_path: Path,
     script = "echo begun; read line; busybox md5sum /large >/dev/null; touch $IMAGEFS_READY; read line"
     with FickleServer(new_store) as server:
         process = service.start("run", f"{server.url}#small", "--", "sh", "-c", script, stdin=-1)
-        assert process.stdout is not None
         assert process.stdin is not None
-        assert process.stdout.readline() == "begun\n"
+        assert next_line(process) == "begun\n"
         server.always = "reset"
         process.stdin.write("\n")
         process.stdin.flush()

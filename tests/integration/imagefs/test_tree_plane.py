@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import stat
@@ -15,11 +14,12 @@ from typing import Any
 
 import pytest
 
+from imagefs import mounts
+from imagefs.daemon.protocol import Attached, AttachedDevice
 from imagefs.plane import erofs
-from stripefs.fuse import daemonize, kernel
-from stripefs.fuse.control import find_mounts, query
-from stripefs.fuse.ipc import MountSpec
-from stripefs.settings import MountSettings
+from imagefs.settings import DaemonSettings
+from stripefs.fuse import kernel
+from stripefs.fuse.control import find_mounts, log_file, query
 from tests.support.images import nasty, small_image
 from tests.support.images.small_image import SmallImage
 from tests.support.other_users import AS_NOBODY
@@ -54,33 +54,22 @@ class TreeMount:
     def __init__(self, metadata: str, devices: Sequence[str], folder: Path, io_timeout: float = 30) -> None:
         self.path = folder / "tree"
         self.path.mkdir()
-        settings = MountSettings(
-            mountpoint=str(self.path),
-            log_file=str(folder / "tree.log"),
-            allow_other=True,
-            options=("dev", "suid"),
-        )
-        payload = {"source": "store#tag", "metadata": metadata, "devices": list(devices), "io_timeout": io_timeout}
-        self._job = MountSpec(
-            "imagefs.plane.worker",
-            json.dumps(payload),
-            "store#tag",
-            settings,
-            command="imagefs",
-            directory=str(folder / "run"),
-        )
-        daemonize.start(self._job)
-        [mount] = find_mounts(Path(self._job.directory))
+        settings = DaemonSettings(runtime=str(folder / "run"), io_timeout=io_timeout)
+        served = tuple(AttachedDevice("", device, local=True) for device in devices)
+        attached = Attached("1", "", metadata, served, None, {}, offline=False, base="", upper="")
+        mounts.show_tree(attached, str(self.path), settings, "store#tag")
+        self._files = folder / "run/imagefs/trees"
+        [mount] = find_mounts(self._files)
         self._supervisor = mount.supervisor_pid
 
     def status(self) -> dict[str, Any]:
-        return query(str(self.path), "status", 30, directory=Path(self._job.directory))
+        return query(str(self.path), "status", 30, directory=self._files)
 
     def kill_worker(self) -> None:
         os.kill(self.status()["worker_pid"], signal.SIGKILL)
 
     def log(self) -> str:
-        return Path(self._job.mount.log_file).read_text()
+        return log_file(str(self.path), self._files).read_text()
 
     def close(self) -> None:
         while kernel.find_mount(str(self.path)) is not None:

@@ -1,9 +1,8 @@
-"""A mount with `--cache`: what it read once it reads from local disk, whatever happens to either."""
+"""A mount with `--cache`: what it read once it reads from local disk, and its memory is bounded."""
 
 from __future__ import annotations
 
 import hashlib
-import mmap
 import subprocess
 from pathlib import Path
 
@@ -21,53 +20,24 @@ HOSTS = ("throttled+", "?rate=25MB/s&hosts=4&block-size=8MiB&placement=even")
 """Slower than any disk, also one that other tests use: else the cache is rightly left alone."""
 
 
-def caching(mounts: Mounts, folder: Path, *, memory: int = 128 * MIB, wrapper: tuple[str, ...] = ()) -> Mounted:
-    prepared = mounts.prepare(mounts.url(*HOSTS), memory=memory)
-    cache = CacheSettings(directory=str(folder), size=1 << 40)
-    return mounts.start(prepared._replace(cache=cache), wrapper=wrapper).wait_ready()
-
-
 def counted(mounted: Mounted, name: str) -> int:
     return int(mounted.status()["cache"][name])
 
 
-def settled(mounted: Mounted) -> int:
-    """The bytes that came from the store, once all that is to be kept is."""
-    eventually(lambda: not counted(mounted, "waiting_bytes"), "what was read to be on disk")
-    return counted(mounted, "missed_bytes")
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "cache"
-
-
-def test_the_next_mount_reads_from_local_disk(mounts: Mounts, folder: Path) -> None:
-    data = write(mounts.source / "model", 100 * MIB + 4567)
-    first = caching(mounts, folder, memory=1024 * MIB)  # so that all of it may wait for the disk
-    digest = sha256(first.path / "model")
-    assert settled(first) == len(data)
-    first.stop()
-    second = caching(mounts, folder)
-    assert sha256(second.path / "model") == digest
-    assert settled(second) == 0
-    with (second.path / "model").open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
-        assert mapped[50 * MIB : 50 * MIB + 100] == data[50 * MIB : 50 * MIB + 100]
-    hosts = {host["name"]: host["bytes"] for host in second.status()["reader"]["hosts"]}
-    assert hosts["local cache"] > 90 * MIB
-
-
-def test_memory_stays_within_a_limit_far_below_the_file(mounts: Mounts, folder: Path) -> None:
+def test_memory_stays_within_a_limit_far_below_the_file(mounts: Mounts, tmp_path: Path) -> None:
     """Filling the cache and reading from it. Written and read bytes stay in memory nowhere."""
     data = write(mounts.source / "model", 100 * MIB + 4096, times=7)
     mounts.forgive("reads slower than the store")  # as long as the kernel makes room for it
+    folder = tmp_path / "cache"
     limit = MemoryCgroup((64 + 256) * MIB)
     try:
-        mounted = caching(mounts, folder, memory=64 * MIB, wrapper=limit.wrapper)
+        prepared = mounts.prepare(mounts.url(*HOSTS), memory=64 * MIB)
+        cache = CacheSettings(directory=str(folder), size=1 << 40)
+        mounted = mounts.start(prepared._replace(cache=cache), wrapper=limit.wrapper).wait_ready()
         for _ in range(2):
             drop_cache(mounted.path / "model")
             assert sha256(mounted.path / "model") == hashlib.sha256(data).hexdigest()
-            settled(mounted)
+            eventually(lambda: not counted(mounted, "waiting_bytes"), "what was read to be on disk")
         assert counted(mounted, "hit_bytes") > 100 * MIB
         assert resident(folder) < 10 * MIB
         assert limit.killed() == 0

@@ -21,6 +21,7 @@ from tests.hdfs.conftest import place
 from tests.support.mount_namespace import unshared
 from tests.support.refusals import refused
 from tests.tools.command import REPLACED, Place
+from tests.tools.listening import free_port
 from tests.tools.mounts import MIB, PATIENCE, eventually, sha256, workers_of
 
 __all__ = ["place"]
@@ -206,11 +207,6 @@ def test_in_the_foreground_it_logs_and_tells_systemd(shell: Place, number: signa
     lines = [json.loads(line) for line in err.splitlines()]
     assert any("is mounted at" in line["message"] for line in lines)
     assert {line["level"] for line in lines} == {"info"}
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def scraped(address: str) -> dict[str, float]:

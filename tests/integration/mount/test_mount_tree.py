@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.write_programs.place import opened
 from tests.tools.mounts import MIB, Mounts, sha256
 
 pytestmark = pytest.mark.mount
@@ -23,17 +24,13 @@ def test_bytes_are_those_of_the_source(mounts: Mounts) -> None:
     data = rng.randbytes(9 * MIB + 123)
     (mounts.source / "data").write_bytes(data)
     mounted = mounts.mount()
-    plain = os.open(mounted.path / "data", os.O_RDONLY)
-    direct = os.open(mounted.path / "data", os.O_RDONLY | os.O_DIRECT)
-    try:
+    shown = mounted.path / "data"
+    with opened(shown, os.O_RDONLY) as plain, opened(shown, os.O_RDONLY | os.O_DIRECT) as direct:
         for _ in range(100):
             offset, size = rng.randrange(len(data) + MIB), rng.randrange(2 * MIB)
             assert os.pread(plain, size, offset) == data[offset : offset + size]
         for block in (0, 4096, MIB, 9 * MIB, 10 * MIB):
             assert os.pread(direct, 64 << 10, block) == data[block : block + (64 << 10)]
-    finally:
-        os.close(plain)
-        os.close(direct)
     for file in mounts.source.iterdir():
         assert sha256(mounted.path / file.name) == sha256(file)
         assert (mounted.path / file.name).stat().st_size == file.stat().st_size

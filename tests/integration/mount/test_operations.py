@@ -14,7 +14,7 @@ import trio
 import trio.testing
 from pyfuse3 import FUSEError
 
-from stripefs.errors import NotFound, PermissionDenied, ServiceDown, StaleVersion, StoreError
+from stripefs.errors import NameTooLong, NotFound, PermissionDenied, ServiceDown, StaleVersion, StoreError
 from stripefs.fuse.operations import TreeOperations
 from stripefs.fuse.state_memory import CounterPage, make_memory
 
@@ -39,10 +39,6 @@ class FakeTree:
                 raise self.answer
 
         return forget if name == "forget" else call
-
-
-class NameTooLong(StoreError):
-    errno = errno.ENAMETOOLONG
 
 
 class PanicException(BaseException):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import mmap
 import os
 import random
 import signal
@@ -13,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -39,62 +39,17 @@ def test_kill_with_reads_in_flight(mounts: Mounts) -> None:
     file = _source_file(mounts, 16 * MIB)
     data = file.read_bytes()
     mounted = mounts.mount(mounts.url("delayed+", "?delay=1s&on=read"))
-    answers: dict[int, bytes] = {}
     handle = os.open(mounted.path / "data", os.O_RDONLY | os.O_DIRECT)
-
-    def read(at: int) -> None:
-        answers[at] = os.pread(handle, 4096, at)
-
-    def start(positions: range) -> list[threading.Thread]:
-        threads = [threading.Thread(target=read, args=(at,)) for at in positions]
-        for thread in threads:
-            thread.start()
-        return threads
-
     answered = mounted.status()["requests"]["answered"]
-    threads = start(range(0, 8 * MIB, MIB))
-    eventually(lambda: mounted.status()["reader"]["in_flight"], "reads under way")
-    assert mounted.status()["requests"]["answered"] == answered
-    mounted.kill_worker()
-    threads += start(range(8 * MIB, 16 * MIB, MIB))
-    for thread in threads:
-        thread.join(PATIENCE)
+    with ThreadPoolExecutor(16) as pool:
+        reads = [pool.submit(os.pread, handle, 4096, at) for at in range(0, 8 * MIB, MIB)]
+        eventually(lambda: mounted.status()["reader"]["in_flight"], "reads under way")
+        assert mounted.status()["requests"]["answered"] == answered
+        mounted.kill_worker()
+        reads += [pool.submit(os.pread, handle, 4096, at) for at in range(8 * MIB, 16 * MIB, MIB)]
+        answers = [read.result(PATIENCE) for read in reads]
     os.close(handle)
-    assert answers == {at: data[at : at + 4096] for at in range(0, 16 * MIB, MIB)}
-
-
-def test_handles_keep_their_version_over_a_kill(mounts: Mounts) -> None:
-    """Old bytes or an error through old handles and mappings, new bytes through new ones; before and after a kill."""
-    mounts.forgive(REPLACED)
-    old, new = b"old!" * (MIB // 2), b"new." * (MIB // 2)
-    file = mounts.source / "data"
-    file.write_bytes(old)
-    mounted = mounts.mount(attr_timeout=0.1)
-    shown = mounted.path / "data"
-    handle = os.open(shown, os.O_RDONLY)
-    with open(shown, "rb") as mapped:
-        mapping = mmap.mmap(mapped.fileno(), 0, prot=mmap.PROT_READ)
-    assert os.pread(handle, 4, 0) == mapping[:4] == b"old!"
-    (mounts.source / "draft").write_bytes(new)
-    (mounts.source / "draft").rename(file)
-    eventually(lambda: _begins(shown, b"new."), "the new version")
-
-    def old_or_failed() -> None:
-        for at in range(0, len(old), 128 << 10):
-            try:
-                assert os.pread(handle, 8, at) == b"old!old!"
-            except OSError as error:
-                assert error.errno in (errno.ESTALE, errno.EIO)  # noqa: PT017
-
-    old_or_failed()
-    mounted.kill_worker()
-    old_or_failed()
-    assert os.fstat(handle).st_size == len(old)
-    assert mapping[:8] == b"old!old!"
-    assert shown.read_bytes() == new
-    assert sha256(shown) == sha256(file)
-    mapping.close()
-    os.close(handle)
+    assert answers == [data[at : at + 4096] for at in range(0, 16 * MIB, MIB)]
 
 
 @pytest.mark.slow
@@ -179,7 +134,7 @@ def test_forced_fallback_mounts_anew(mounts: Mounts) -> None:
     assert len(os.pread(handle, 4096, 0)) == 4096
     for _ in range(3):
         mounted.kill_worker()
-        eventually(lambda: mounted.in_table() and _begins(shown, b""), "the new mount")
+        eventually(lambda: mounted.in_table() and _readable(shown), "the new mount")
         assert sha256(shown) == sha256(file)
     with pytest.raises(OSError):  # noqa: PT011  ENOTCONN, ECONNABORTED or EIO, as the kernel likes
         os.pread(handle, 4096, 3 * MIB)
@@ -189,10 +144,10 @@ def test_forced_fallback_mounts_anew(mounts: Mounts) -> None:
     assert mounted.stop() == 0
 
 
-def _begins(path: Path, start: bytes) -> bool:
-    """True if the file can be read and begins so. A version that is replaced during the read may fail: False."""
+def _readable(path: Path) -> bool:
+    """True if the file can be read now, and holds something."""
     try:
-        return path.read_bytes().startswith(start)
+        return bool(path.read_bytes())
     except OSError:
         return False
 
@@ -231,12 +186,9 @@ def test_a_stopped_worker_is_replaced_and_systemd_hears_of_life_all_the_while(
 
 
 def test_a_worker_is_not_taken_for_silent_while_the_next_one_is_loaded(
-    systemd: socket.socket, mounts: Mounts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    systemd: socket.socket, mounts: Mounts, code: InstalledCode
 ) -> None:
     mounts.forgive("the worker stays")
-    code = InstalledCode(tmp_path / "code")
-    code.install_checkout("0.2.0+first")
-    monkeypatch.setenv("PYTHONPATH", str(code.folder))
     mounted = mounts.mount()
     (code.folder / "stripefs" / "vfs" / "__init__.py").write_text("import time; time.sleep(3); raise ImportError\n")
     os.kill(mounted.process.pid, signal.SIGHUP)

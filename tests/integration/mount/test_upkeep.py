@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import pytest
 from stripefs import logs
 from stripefs.api import engine
 from stripefs.cli.main import PROGRAM
+from tests.support.leftovers import age
 from tests.support.python_api import content
 from tests.support.refusals import refused
 from tests.support.written_mounts import writable
@@ -50,12 +50,6 @@ os.write(file, b"x" * (1 << 20))
 print("durable", flush=True)
 time.sleep(600)
 """
-
-
-def _age(source: Path, days: float) -> None:
-    then = time.time() - days * 86400
-    for path in sorted(source.rglob("*"), reverse=True):
-        os.utime(path, (then, then))
 
 
 def test_a_writer_that_was_killed(mounts: Mounts, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,7 +106,7 @@ def test_a_directory_in_which_a_writer_died_can_be_removed(mounts: Mounts) -> No
         (m / "run").rmdir()
     assert len(os.listdir(s / "run")) == 3
     assert "stripefs gc" in mounted.log_text()
-    _age(s, 61 / 86400)
+    age(s, 61)
     (m / "run").rmdir()
     assert not (s / "run").exists()
     assert mounted.stop() == 0

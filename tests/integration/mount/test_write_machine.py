@@ -23,6 +23,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from tests.support.write_programs.place import opened, write_all
 from tests.support.written_mounts import hidden, unreferenced, writable
 from tests.tools.mounts import MIB, Mounts, drop_cache
 
@@ -198,7 +199,7 @@ class Machine(RuleBasedStateMachine):
     @rule(pick=st.integers(0, 2), piece=data())
     def continue_writing(self, pick: int, piece: bytes) -> None:
         writer = self.writers[pick % len(self.writers)]
-        self.each(writer, lambda fd: _all(fd, piece))
+        self.each(writer, lambda fd: write_all(fd, piece))
         self.each(writer, lambda fd: os.fstat(fd).st_size)
 
     @precondition(lambda self: self.writers)
@@ -273,19 +274,10 @@ class _Errno(int):
         return errno.errorcode.get(self, str(int(self)))
 
 
-def _all(descriptor: int, piece: bytes) -> None:
-    rest = memoryview(piece)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
-
-
 def _written(path: Path, flags: int, pieces: list[bytes]) -> None:
-    descriptor = os.open(path, flags, 0o640)
-    try:
+    with opened(path, flags, 0o640) as descriptor:
         for piece in pieces:
-            _all(descriptor, piece)
-    finally:
-        os.close(descriptor)
+            write_all(descriptor, piece)
 
 
 def _content(path: Path) -> tuple[int, int]:

@@ -24,10 +24,6 @@ from tests.tools.mounts import Mounted, Mounts, drop_cache, eventually
 LAYOUTS = ("concat", "striped")
 
 
-def _name(program: Program) -> str:
-    return program.__name__
-
-
 class Kept:
     """Mounts that the tests of this module share: one for each layout, with staging and without."""
 
@@ -81,14 +77,14 @@ def run(program: Program, mounted: Mounted, source: Path, aside: Path) -> None:
 
 @pytest.mark.mount
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("program", IN_ORDER, ids=_name)
+@pytest.mark.parametrize("program", IN_ORDER)
 def test_in_order(kept: Kept, tmp_path: Path, program: Program, layout: str) -> None:
     run(program, *kept(layout, staged=False), tmp_path)
 
 
 @pytest.mark.mount
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("program", [*OUT_OF_ORDER, calls.appending], ids=_name)
+@pytest.mark.parametrize("program", [*OUT_OF_ORDER, calls.appending])
 def test_out_of_order(kept: Kept, tmp_path: Path, program: Program, layout: str) -> None:
     run(program, *kept(layout, staged=True), tmp_path)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from stripefs.format.lock_and_record import LEASE
+from tests.support.refusals import errno_of
 from tests.support.written_mounts import hidden, writable
 from tests.tools.mounts import MIB, Mounted, Mounts, eventually
 
@@ -22,16 +23,8 @@ OLD, NEW, CLOSED = (byte * 9 * MIB for byte in (b"o", b"n", b"c"))
 
 def _outcomes(*calls: Callable[[], object]) -> list[int]:
     """The error number of each call, 0 for success, all of them made at once."""
-
-    def outcome(call: Callable[[], object]) -> int:
-        try:
-            call()
-        except OSError as error:
-            return error.errno or -1
-        return 0
-
     with ThreadPoolExecutor(len(calls)) as pool:
-        return list(pool.map(outcome, calls))
+        return list(pool.map(errno_of, calls))
 
 
 def _two(mounts: Mounts) -> tuple[Mounted, Mounted]:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
-from tests.tools.mounts import MIB, Mounts, eventually
+from tests.tools.mounts import Mounts, eventually
 
 pytestmark = pytest.mark.mount
 
@@ -152,23 +150,6 @@ def test_a_killed_writer_publishes_nothing(mounts: Mounts, how: str, number: sig
         (m / name).write_bytes(b"next")  # its lock is released
         assert (s / name).read_bytes() == b"next"
     assert mounted.stop() == 0
-
-
-def test_errors_reach_the_writer(mounts: Mounts) -> None:
-    """The store's error for a write acknowledged long ago is told at the latest by close; the old version stays."""
-    mounts.forgive("an injected want of room")
-    (mounts.source / "f").write_bytes(b"old")
-    mounted = mounts.mount(mounts.url("faulty+", "?on=write&kinds=space&rate=1"), rw=True)
-    file = os.open(mounted.path / "f", os.O_WRONLY | os.O_TRUNC)
-    with pytest.raises(OSError) as caught:  # noqa: PT011, PT012  whichever comes first
-        for _ in range(20):
-            os.write(file, b"x" * MIB)
-        os.fsync(file)
-        os.close(file)
-    assert caught.value.errno == errno.ENOSPC
-    assert Path(mounts.source / "f").read_bytes() == b"old"
-    with contextlib.suppress(OSError):
-        os.close(file)
 
 
 def test_unmounted_while_a_file_is_written(mounts: Mounts) -> None:

@@ -13,18 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.refusals import errno_of
 from tests.tools.installed_code import InstalledCode
 from tests.tools.mounts import MIB, PATIENCE, REPLACED, Mounts, drop_cache, eventually
 
 pytestmark = pytest.mark.mount
-
-
-def _errno(call: object, *arguments: object) -> int:
-    try:
-        call(*arguments)  # type: ignore[operator]
-    except OSError as error:
-        return error.errno or 0
-    return 0
 
 
 def test_open_writers_are_told(mounts: Mounts) -> None:
@@ -42,11 +35,11 @@ def test_open_writers_are_told(mounts: Mounts) -> None:
     os.fsync(writers[0])
     mounted.kill_worker()
     for writer in writers:
-        assert _errno(os.write, writer, b"x") == errno.EIO
-        assert _errno(os.fsync, writer) == errno.EIO
+        assert errno_of(os.write, writer, b"x") == errno.EIO
+        assert errno_of(os.fsync, writer) == errno.EIO
         assert os.fstat(writer).st_size in (0, MIB)
-        assert _errno(os.close, writer) == errno.EIO
-    assert _errno(os.close, append) == errno.EIO  # that nothing was written through it is not known any more
+        assert errno_of(os.close, writer) == errno.EIO
+    assert errno_of(os.close, append) == errno.EIO  # that nothing was written through it is not known any more
     assert os.pread(reader, MIB, 0) == b"r" * MIB
     os.close(reader)
     assert (m / "f").read_bytes() == (s / "f").read_bytes() == b"old"
@@ -86,18 +79,13 @@ def test_an_upgrade_waits_for_writers(mounts: Mounts) -> None:
     eventually(lambda: mounted.log_text().count("the next worker waits") == 2, "the second worker to wait")
     os.kill(mounted.process.pid, signal.SIGHUP)
     eventually(lambda: mounted.status()["generation"] == 3, "the next worker")
-    assert _errno(os.close, writer) == errno.EIO
+    assert errno_of(os.close, writer) == errno.EIO
     assert mounted.stop() == 0
 
 
-def test_a_worker_stays_while_the_next_one_cannot_be_loaded(
-    mounts: Mounts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_stays_while_the_next_one_cannot_be_loaded(mounts: Mounts, code: InstalledCode) -> None:
     """A SIGHUP in the middle of an upgrade, whose files are not all there, is refused; a later one is not."""
     mounts.forgive("the worker stays")
-    code = InstalledCode(tmp_path / "code")
-    code.install_checkout("0.2.0+first")
-    monkeypatch.setenv("PYTHONPATH", str(code.folder))
     mounted = mounts.mount(rw=True)
     assert mounted.status()["version"] == "0.2.0+first"
     writer = os.open(mounted.path / "f", os.O_WRONLY | os.O_CREAT)
@@ -117,14 +105,9 @@ def test_a_worker_stays_while_the_next_one_cannot_be_loaded(
     assert mounted.stop() == 0
 
 
-def test_callers_wait_while_the_next_worker_cannot_be_loaded(
-    mounts: Mounts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_callers_wait_while_the_next_worker_cannot_be_loaded(mounts: Mounts, code: InstalledCode) -> None:
     """The last writer closes in the middle of an upgrade that began after the SIGHUP."""
     mounts.forgive("requests wait", "the worker ended with", "Traceback")
-    code = InstalledCode(tmp_path / "code")
-    code.install_checkout("0.2.0+first")
-    monkeypatch.setenv("PYTHONPATH", str(code.folder))
     mounted = mounts.mount(rw=True)
     (mounted.path / "read").write_bytes(b"r" * MIB)
     writer = os.open(mounted.path / "f", os.O_WRONLY | os.O_CREAT)

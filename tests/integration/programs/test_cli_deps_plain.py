@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,12 +40,6 @@ def begun() -> Any:
     patch.undo()
 
 
-def command(form: str) -> click.Command:
-    found = getattr(install, f"{form}_command")
-    assert isinstance(found, click.Command)
-    return found
-
-
 @given(form=st.sampled_from(FORMS), arguments=st.lists(WORDS, max_size=8))
 def test_what_is_read_plainly_is_what_click_reads(begun: Any, form: str, arguments: list[str]) -> None:
     begun.clear()
@@ -54,7 +47,7 @@ def test_what_is_read_plainly_is_what_click_reads(begun: Any, form: str, argumen
     if body is None:
         return
     assert body() == 0
-    command(form).main(arguments, standalone_mode=False)
+    getattr(install, f"{form}_command").main(arguments, standalone_mode=False)
     assert begun[0] == begun[1]
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from stripefs.api import engine as engines
 from stripefs.errors import StoreError
 from tests.integration.programs.test_cli_start import imported
 from tests.support.python_api import MIB, content, names, python, spread
+from tests.support.refusals import refused
 from tests.unit.stripefs.api.conftest import place
 
 __all__ = ["place"]
@@ -63,23 +65,18 @@ def test_answers_and_errors_come_back() -> None:
 
 def test_what_is_under_way_ends_with_it() -> None:
     engine = engines.engine()
-    errors: list[OSError] = []
 
     def wait() -> None:
-        try:
-            engine.call(trio.sleep_forever)
-        except OSError as error:
-            errors.append(error)
+        engine.call(trio.sleep_forever)
 
-    threads = [threading.Thread(target=wait) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    while len(engine._calls) < 4:
-        time.sleep(0.001)
-    engines.stop()
-    for thread in threads:
-        thread.join()
-    assert [error.errno for error in errors] == [errno.ESHUTDOWN] * 4
+    with ThreadPoolExecutor(4) as threads:
+        calls = [threads.submit(wait) for _ in range(4)]
+        while len(engine._calls) < 4:
+            time.sleep(0.001)
+        engines.stop()
+        for call in calls:
+            with refused(errno.ESHUTDOWN):
+                call.result()
     with pytest.raises(OSError, match="stopped"):
         engine.call(trio.sleep_forever)
 

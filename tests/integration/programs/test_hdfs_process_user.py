@@ -6,9 +6,8 @@ import gc
 import os
 import socket
 import subprocess
-import sys
-import threading
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -17,45 +16,31 @@ from stripefs.store.hdfs import native
 from stripefs.store.hdfs.hadoop_conf import NameNode, Target
 from stripefs.store.hdfs.native import NativeClient
 from stripefs.store.hdfs.native_workarounds import USER_VARIABLE, claim_user
+from tests.support.python_api import python
+from tests.tools.listening import listening
 
 
 class Greeted:
     """Takes what clients say first, and hangs up. `said`: that, of each connection."""
 
     def __init__(self) -> None:
-        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = ""
         self.said: list[bytes] = []
-        self._thread = threading.Thread(target=self._serve)
-        self._thread.start()
 
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.listener.getsockname()[1]}"
-
-    def close(self) -> None:
-        self.listener.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
-        self.listener.close()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self.listener.accept()
-            except OSError:
-                return
-            with connection:
-                said = b""
-                while b"ClientProtocol" not in said and (more := connection.recv(4096)):
-                    said += more
-                self.said.append(said)
+    def serve(self, connection: socket.socket) -> None:
+        with connection:
+            said = b""
+            while b"ClientProtocol" not in said and (more := connection.recv(4096)):
+                said += more
+            self.said.append(said)
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Greeted]:
     monkeypatch.setattr(native, "check_rpc", lambda address, timeout: None)
     made = Greeted()
-    yield made
-    made.close()
+    with listening(made.serve) as made.address:
+        yield made
 
 
 def client(server: Greeted, user: str) -> NativeClient:
@@ -68,18 +53,14 @@ def client(server: Greeted, user: str) -> NativeClient:
 
 def user_of_a_child() -> str:
     """Of one that is given no environment, as most are."""
-    program = f"import os; print(os.environ.get({USER_VARIABLE!r}, ''))"
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
+    return python(f"import os; print(os.environ.get({USER_VARIABLE!r}, ''))").stdout.strip()
 
 
 def test_each_connection_is_of_the_user_also_later(server: Greeted) -> None:
-    made = client(server, "alice")
-    try:
+    with closing(client(server, "alice")) as made:
         for _ in range(2):
             with pytest.raises(StripefsError):
                 made.stat("/x")
-    finally:
-        made.close()
     assert len(server.said) >= 2
     assert all(b"\x05alice" in said for said in server.said)
 
@@ -114,7 +95,7 @@ def test_the_environment_is_as_before_and_children_inherit_no_more(
     else:
         monkeypatch.setenv(USER_VARIABLE, before)
     seen = dict(os.environ)
-    holder = Greeted.__new__(Greeted)
+    holder = Greeted()
     me = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
     release = claim_user(user or me, holder)
     assert dict(os.environ) == seen

@@ -12,7 +12,7 @@ import pytest
 
 import stripefs
 from stripefs.api import engine
-from tests.contract.commands import program
+from tests.contract.commands import forget_settings, program
 from tests.support.python_api import MIB, content, spread
 from tests.support.waiting import eventually
 
@@ -20,8 +20,9 @@ DATA = content(40 * MIB)
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> str:
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A source that takes seconds to be read."""
+    forget_settings(tmp_path / "home", monkeypatch)
     place = tmp_path / "source"
     place.mkdir()
     fs = stripefs.connect(spread(place), layout="striped", unit="1MiB")
@@ -32,22 +33,15 @@ def source(tmp_path: Path) -> str:
     return spread(place, rate="4MB/s", burst="1MiB")
 
 
-def environ(tmp_path: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("STRIPEFS_")}
-    return kept | {"HOME": str(tmp_path / "home")}
-
-
 def start(tmp_path: Path, *words: object) -> subprocess.Popen[str]:
     command = [str(program("stripefs")), "cp", *map(str, words)]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ(tmp_path), cwd=tmp_path
-    )
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
 
 
-def again(tmp_path: Path, source: str, *words: object) -> dict[str, int]:
+def again(*words: object) -> dict[str, int]:
     """The same command, without the limits of the source's hosts."""
     command = [str(program("stripefs")), "cp", "--json", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environ(tmp_path), check=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     found: dict[str, int] = json.loads(done.stdout)
     return found
 
@@ -69,7 +63,7 @@ def test_a_local_copy_goes_on(tmp_path: Path, source: str, number: signal.Signal
         assert interrupted == "stripefs: interrupted"
     else:
         assert (process.returncode, err) == (-9, "")
-    found = again(tmp_path, source, "-r", source, target)
+    found = again("-r", source, target)
     assert (found["files"], found["copied"], found["skipped"], found["skipped_bytes"]) == (3, 1, 2, 2)
     assert found["resumed_bytes"] >= 8 * MIB
     assert found["copied_bytes"] + found["resumed_bytes"] == len(DATA)
@@ -91,7 +85,7 @@ def test_a_copy_to_a_store_that_is_interrupted_leaves_no_lock(
         _, err = process.communicate(timeout=60)
     assert (process.returncode, err.strip()) == (130, "stripefs: interrupted")
     assert sorted(os.listdir(target / "copy")) == ["a", "b"]
-    found = again(tmp_path, source, "-r", source, url)
+    found = again("-r", source, url)
     assert (found["copied"], found["skipped"], found["copied_bytes"]) == (1, 2, len(DATA))
     assert sorted(os.listdir(target / "copy")) == ["a", "b", "big"]
     assert stripefs.open(f"{target}/copy/big").read() == DATA
@@ -127,7 +121,7 @@ def test_a_disk_without_room(tmp_path: Path, source: str) -> None:
         assert process.returncode == 3
         assert err.endswith(f"to {target}/big: no room: 40 MiB are to come, 38.0 MiB are free\n")
         os.unlink(target / "another")
-        assert again(tmp_path, source, "-rT", source, target)["skipped"] == 2
+        assert again("-rT", source, target)["skipped"] == 2
         assert (target / "big").read_bytes() == DATA
     finally:
         subprocess.run(["umount", target], check=True)

@@ -34,6 +34,7 @@ from tests.contract.listing import ListingConformance
 from tests.contract.putting import PutConformance
 from tests.contract.reading import StoreConformance
 from tests.contract.writing import WriteConformance
+from tests.support.caches import refusing
 from tests.support.populate import LocalPopulate
 from tests.support.stores import ODD_NAMES, Place, content, listing
 
@@ -103,10 +104,7 @@ class TestWithoutLinks(OnPoorFileSystem):
     @pytest.fixture(autouse=True)
     @staticmethod
     def poorer(monkeypatch: pytest.MonkeyPatch) -> None:
-        def refuse(*_: object, **__: object) -> None:
-            raise PermissionError(errno.EPERM, "Operation not permitted")
-
-        monkeypatch.setattr(os, "link", refuse)
+        monkeypatch.setattr(os, "link", refusing(errno.EPERM))
 
     def test_where_names_cannot_be_kept_either(
         self, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -299,11 +297,8 @@ def test_names_that_no_file_can_have(store: LocalStore) -> None:
 
 
 def test_a_folder_without_permission(store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: object, **options: object) -> int:
-        raise PermissionError(13, "Permission denied")
-
     (tmp_path / "file").touch()
-    monkeypatch.setattr(os, "open", refuse)  # root, as whom the tests may run, is refused nothing
+    monkeypatch.setattr(os, "open", refusing(errno.EACCES))  # root, as whom the tests may run, is refused nothing
     with pytest.raises(PermissionDenied, match="/file"):
         store.open(b"/file")
 
@@ -417,10 +412,7 @@ def test_a_join_keeps_the_attributes_and_the_old_version_readable(store: LocalSt
 def test_a_join_where_the_kernel_does_not_copy(
     store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> int:
-        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
-
-    monkeypatch.setattr(os, "copy_file_range", refuse)
+    monkeypatch.setattr(os, "copy_file_range", refusing(errno.EXDEV))
     (tmp_path / "a").write_bytes(content(3 << 20, 1))
     (tmp_path / "b").write_bytes(content(3000, 2))
     store.concat(b"/a", [b"/b"])
@@ -430,10 +422,7 @@ def test_a_join_where_the_kernel_does_not_copy(
 def test_a_join_without_room_changes_nothing(
     store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "copy_file_range", full)
+    monkeypatch.setattr(os, "copy_file_range", refusing(errno.ENOSPC))
     (tmp_path / "a").write_bytes(b"a")
     (tmp_path / "b").write_bytes(b"b")
     with pytest.raises(NoSpace):

@@ -18,7 +18,6 @@ from stripefs.errors import (
     StoreError,
     Unsupported,
 )
-from stripefs.format.manifest import Manifest, Part, PartTable, Segment, digest_of
 from stripefs.gc.collect import Collection
 from stripefs.settings import StoreSettings
 from stripefs.store import object_store
@@ -32,6 +31,7 @@ from tests.contract.reading import StoreConformance
 from tests.contract.writing import WriteConformance
 from tests.support.populate import BucketPopulate
 from tests.support.stores import Place, content, listing
+from tests.support.striped_files import write_striped
 from tests.tools.s3_server import BUCKET, Server, s3_server
 
 
@@ -163,16 +163,7 @@ def test_an_upload_whose_server_goes_away() -> None:
     store.close()
 
 
-UNIT = 4096
 NEEDED, LOST = "1" * 16, "2" * 16
-
-
-def part(store: Store, version: str, data: bytes) -> Part:
-    table = PartTable(UNIT)
-    table.add(data)
-    behind = table.finish()
-    store.put(f"/.stripefs/{version}/0".encode(), [data, behind])
-    return Part(version, 0, len(data) + len(behind), digest_of(behind))
 
 
 def keys(server: Server) -> set[str]:
@@ -183,12 +174,12 @@ def keys(server: Server) -> set[str]:
 def test_rubbish_goes_from_a_bucket(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bucket has no renames, no locks and no directories, and times in whole seconds."""
     store = open_store(StoreSettings(url=server.url("gc")), make=True)
-    data = content(3 * UNIT)
+    data = content(3 * 4096)
     view = StripedStore(store)
-    manifest = Manifest(NEEDED, 0, UNIT, view.pool, (Segment(len(data), (part(store, NEEDED, data),)),))
-    store.put(b"/run/striped", [manifest.to_bytes()])
+    manifest = write_striped(store, b"/run/striped", data, [(len(data), 1)], version=NEEDED)
     store.put(b"/run/plain", [b"plain"])
-    part(store, LOST, data)
+    write_striped(store, b"/run/lost", data, [(len(data), 1)], version=LOST)
+    store.remove(b"/run/lost")
     hidden = f"/run/.model.stripefs-{LOST}-0"
     store.put(hidden.encode(), [b"part"])
     before = keys(server)

@@ -102,14 +102,3 @@ def test_a_store_loads_no_library_of_others(url: str, loaded: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
     assert done.stdout.strip() == loaded
-
-
-def test_without_pyarrow_it_is_said_what_to_install() -> None:
-    program = (
-        "import sys; sys.modules['pyarrow'] = None; from stripefs.store.url import open_store;"
-        "from stripefs.errors import ConfigError; from stripefs.settings import StoreSettings\n"
-        "try: open_store(StoreSettings(url='s3://bucket'))\n"
-        "except ConfigError as error: print(error)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
-    assert "bootseer[arrow]" in done.stdout

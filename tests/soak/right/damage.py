@@ -26,9 +26,7 @@ from imagefs.format.erofs import ErofsImage
 from imagefs.format.erofs.read import files as files_in
 from imagefs.format.trace import Touch, Trace
 from imagefs.housekeeping.gc import collect
-from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots
-from imagefs.repository.store import StoreRepository
 from imagefs.repository.traces import Traces
 from stripefs.errors import StripefsError
 from stripefs.format.manifest import Manifest, Segment
@@ -39,7 +37,7 @@ from stripefs.store.striped import StripedStore
 from tests.soak.right import Context, Violation
 from tests.support.caches import cached, write
 from tests.support.images.devices import running, settled
-from tests.support.images.stores import build_tree, write_tree
+from tests.support.images.stores import build_tree, files, images_in, write_tree
 from tests.support.leftovers import DAY, Place, version
 from tests.support.stores import content
 from tests.support.striped_files import write_marked
@@ -79,6 +77,16 @@ class _Place(Protocol):
 
     def close(self) -> None:
         """Let go of what is open."""
+
+
+class _Copies:
+    """Copies of what a store has: none of them is garbage, and nothing stays open."""
+
+    always_right = True
+
+    def collect(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 def _damage(place: _Place, random: Random, count: int, counters: Counter[str]) -> None:
@@ -170,24 +178,18 @@ class _Striped:
 
     def reads(self) -> Iterator[tuple[str, Callable[[], bytes], bytes]]:
         os.utime(self._lock)  # its writer lives
-        view = StripedStore(LocalStore(os.fsencode(self._place.root)))
-        try:
+        with contextlib.closing(StripedStore(LocalStore(os.fsencode(self._place.root)))) as view:
             for path, data in self._content.items():
                 yield path, lambda path=path: bytes(view.get(f"/{path}".encode())), data  # type: ignore[misc]
             lengths = {entry.name: entry.length for batch in view.scandir(b"/d") for entry in batch}
             if lengths.keys() != {os.path.basename(path).encode() for path in self._content}:
                 raise Violation(f"a listing shows {sorted(lengths)}")
-        finally:
-            view.close()
 
     def collect(self) -> None:
         os.utime(self._lock)
         store = LocalStore(os.fsencode(self._place.root))
-        view = StripedStore(store)
-        try:
+        with contextlib.closing(StripedStore(store)) as view:
             Collection(store, view, force=True).run()
-        finally:
-            view.close()
         for part in self._unfinished:
             if not (self._place.root / part.path().decode().strip("/")).exists():
                 raise Violation("a part that a living writer made was removed")
@@ -196,10 +198,8 @@ class _Striped:
         self._place.close()
 
 
-class _Cache:
+class _Cache(_Copies):
     """The cache of files in front of a directory, with all of them in it."""
-
-    always_right = True
 
     def __init__(self, folder: Path) -> None:
         self._source, self._cache = folder / "source", folder / "cache"
@@ -208,19 +208,12 @@ class _Cache:
         self._content = {f"f{number}": write(self._source / f"f{number}", 3_000_000, number) for number in range(2)}
 
     def files(self) -> dict[str, Sequence[Path]]:
-        segments = [path for path in sorted(self._cache.rglob("*")) if path.is_file() and path.stat().st_size]
-        return {"segment": segments}
+        return {"segment": [path for path in files(self._cache) if path.stat().st_size]}
 
     def reads(self) -> Iterator[tuple[str, Callable[[], bytes], bytes]]:
         with cached(self._source, self._cache) as one:
             for name, data in self._content.items():
                 yield name, lambda name=name: one.read(b"/" + name.encode()), data  # type: ignore[misc]
-
-    def collect(self) -> None:
-        """Nothing here is garbage."""
-
-    def close(self) -> None:
-        """Nothing stays open."""
 
 
 class _Image:
@@ -230,7 +223,7 @@ class _Image:
 
     def __init__(self, folder: Path) -> None:
         self._store = folder / "store"
-        self._images = Images(StoreRepository(LocalStore(os.fsencode(self._store), make=True)))
+        self._images = images_in(self._store)
         self._content: dict[str, bytes] = {}
         for tag in ("one", "two"):
             tree = write_tree(folder / tag, **{"a": 1, tag: len(tag)})
@@ -246,9 +239,7 @@ class _Image:
         self._name = Traces(self._images.repository).put(self._trace)
 
     def files(self) -> dict[str, Sequence[Path]]:
-        return {
-            kind.name: [path for path in sorted(kind.rglob("*")) if path.is_file()] for kind in self._store.iterdir()
-        }
+        return {kind.name: files(kind) for kind in self._store.iterdir()}
 
     def reads(self) -> Iterator[tuple[str, Callable[[], bytes], bytes]]:
         for path, data in self._content.items():
@@ -269,14 +260,12 @@ class _Image:
         self._images.repository.close()
 
 
-class _Blocks:
+class _Blocks(_Copies):
     """The blocks of an image on local disk, all of them, in front of the store."""
-
-    always_right = True
 
     def __init__(self, folder: Path) -> None:
         self._store, self._folder = folder / "store", folder / "blocks"
-        images = Images(StoreRepository(LocalStore(os.fsencode(self._store), make=True)))
+        images = images_in(self._store)
         tree = write_tree(folder / "tree", a=1, b=2)
         build_tree(tree, images, "tag")
         images.repository.close()
@@ -292,12 +281,6 @@ class _Blocks:
     def reads(self) -> Iterator[tuple[str, Callable[[], bytes], bytes]]:
         for name, data in self._content.items():
             yield name, lambda name=name: read_image(self._store, "tag", name, self._folder), data  # type: ignore[misc]
-
-    def collect(self) -> None:
-        """Nothing here is garbage."""
-
-    def close(self) -> None:
-        """Nothing stays open."""
 
 
 def read_image(store: Path, tag: str, name: str, folder: Path | None = None) -> bytes:

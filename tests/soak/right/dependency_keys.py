@@ -23,12 +23,12 @@ from imagefs.deps import inventory
 from imagefs.deps.key import Facts, Key, Request, Target
 from imagefs.deps.keybuilder import Answer, ask
 from imagefs.deps.local import differs
-from imagefs.deps.lock import Lock
-from imagefs.deps.resolver import LockCache, ResolvedLock
+from imagefs.deps.resolver import LockCache
 from stripefs.errors import StripefsError
 from tests.soak.right import Context, Violation
+from tests.support.deps.requests import NoIndex, environ
 from tests.support.deps.wheels import UV, sdist, wheel
-from tests.tools.package_index import files_served
+from tests.tools.package_index import serving
 
 __all__ = ["check"]
 
@@ -148,16 +148,15 @@ class _Job:
         self._packages = folder / "packages"
         self._cache = str(folder / "cache")
         self._compiler = folder / "cc"
-        self._serving = files_served(folder / "served")
+        self._serving = serving(folder / "served")
         self._index = ""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_"))}
         quiet = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_CACHE_DIR": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
         quiet |= {"UV_NO_CONFIG": "1", "UV_NO_CACHE": "1", "PIP_COMPILE": "0", "PIP_ROOT_USER_ACTION": "ignore"}
-        self._environ = {**kept, **quiet, "HOME": str(folder), "CC": str(self._compiler)}
+        self._environ = environ(self._folder, **quiet, HOME=str(folder), CC=str(self._compiler))
         self._make()
 
     def __enter__(self) -> _Job:
-        self._index = f"{self._serving.__enter__()}/simple/"
+        self._index = f"{self._serving.__enter__().url}/"
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -209,7 +208,7 @@ class _Job:
 
     @functools.cache  # noqa: B019  one job a check
     def _facts(self, tool: str) -> Facts:
-        return ask(self._request(tool, "alpha==1.0"), _Nothing(), self._environ).facts
+        return ask(self._request(tool, "alpha==1.0"), NoIndex(), self._environ).facts
 
     def _request(self, tool: str, *asked: str) -> Request:
         options = ["--index-url", self._index, "--target", str(self.target), *(asked or ("-r", "requirements.txt"))]
@@ -236,8 +235,8 @@ class _Job:
         wheel(self._packages / "other", "alpha", {"alpha/__init__.py": "v = 'rebuilt'\n"}, version="1.1")
 
     def _serve(self) -> None:
-        """The index: pages that name the files with their digests."""
-        served = self._packages.parent / "served/simple"
+        """Put the files of the index, whose pages name them with their digests, in their places."""
+        served = self._packages.parent / "served"
         shutil.rmtree(served, ignore_errors=True)
         chosen: dict[str, list[Path]] = {}
         for path in sorted(self._packages.glob("*-*")):
@@ -248,28 +247,11 @@ class _Job:
             chosen.setdefault(name, []).append(other if self.state["bytes"] and other.exists() else path)
         for name, paths in chosen.items():
             (served / name).mkdir(parents=True)
-            links = []
             for path in paths:
                 shutil.copy(path, served / name / path.name)
-                links.append(
-                    f'<a href="{path.name}#sha256={hashlib.sha256(path.read_bytes()).hexdigest()}">{path.name}</a>'
-                )
-            (served / name / "index.html").write_text(
-                "<!DOCTYPE html><html><body>" + "\n".join(links) + "</body></html>"
-            )
 
     def _git(self, *words: str) -> None:
         subprocess.run(["git", *words], cwd=self._project, env=self._environ, capture_output=True, check=False)
-
-
-class _Nothing(LockCache):
-    """A resolver that is not to be asked for more than facts."""
-
-    def __init__(self) -> None:
-        super().__init__("", None, 0.0)
-
-    def lock(self, *_asked: object) -> ResolvedLock:
-        return ResolvedLock(Lock.of([]), cached=False)
 
 
 def _digest(folder: Path) -> str:

@@ -19,6 +19,7 @@ from random import Random
 
 import stripefs
 from tests.soak.right import Context, Violation
+from tests.support.waiting import eventually
 from tests.support.written_mounts import writable
 from tests.tools.mounts import Mounts
 
@@ -93,7 +94,7 @@ class _Races:
             delays = [self._delay() for _ in range(number, count, LANES)]
             lanes.append((folder, delays))
         for folder, _ in lanes:
-            _seen(self._places[1] / folder)
+            eventually((self._places[1] / folder).exists, f"{folder} on the other mount")
         with ThreadPoolExecutor(LANES) as threads:
             running = [threads.submit(self._lane, folder, delays, (first, second)) for folder, delays in lanes]
             return sum(lane.result() for lane in running)
@@ -126,7 +127,7 @@ class _Races:
             if sum(winners) != 1:
                 raise Violation(f"{folder}/{index} was made by {sum(winners)} of 2, {delays[index]:+.4f} s apart")
             path = self._places[0] / folder / f"{index}"
-            if path.is_file() and _content(path) != str(self._places[winners.index(True)]):
+            if path.is_file() and path.read_bytes() != os.fsencode(self._places[winners.index(True)]):
                 raise Violation(f"{path} holds what the one who was refused wrote")
         return len(delays)
 
@@ -150,15 +151,6 @@ def _create(path: str) -> None:
 def _create_in_python(api: stripefs.FileSystem, place: Path, path: str) -> None:
     with api.open(str(Path(path).relative_to(place)), "xb") as file:
         file.write(os.fsencode(place))
-
-
-def _seen(path: Path) -> None:
-    while not path.exists():
-        time.sleep(0.01)
-
-
-def _content(path: Path) -> str:
-    return os.fsdecode(path.read_bytes())
 
 
 def _mutex(places: tuple[Path, Path], count: int) -> int:

@@ -5,28 +5,22 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from tests.support.checkout import CHECKOUT
+
 __all__ = ["SETTINGS", "Project"]
 
-_BACKEND = """
-import base64, hashlib, os, pathlib, subprocess, zipfile
+_BACKEND = f"""
+import pathlib, subprocess, sys
+sys.path.insert(0, {str(CHECKOUT)!r})
+from tests.support.deps.wheels import wheel
 def build_wheel(folder, config_settings=None, metadata_directory=None):
     with open("../builds", "a") as file:
         file.write("x")
     version = subprocess.run(["git", "describe", "--tags"], capture_output=True, text=True).stdout.strip()
     pathlib.Path("build").mkdir(exist_ok=True)
     pathlib.Path("build/left").write_text(version)
-    name, info, rows = f"own-{version}-py3-none-any.whl", f"own-{version}.dist-info", ""
-    files = {name: pathlib.Path(name).read_bytes() for name in ("own.py", "shared.py")}
-    files[f"{info}/METADATA"] = f"Metadata-Version: 2.1\\nName: own\\nVersion: {version}\\n".encode()
-    files[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n"
-    for path, data in files.items():
-        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-        rows += f"{path},sha256={digest},{len(data)}\\n"
-    files[f"{info}/RECORD"] = f"{rows}{info}/RECORD,,\\n".encode()
-    with zipfile.ZipFile(os.path.join(folder, name), "w") as archive:
-        for path, data in files.items():
-            archive.writestr(path, data)
-    return name
+    files = {{name: pathlib.Path(name).read_bytes() for name in ("own.py", "shared.py")}}
+    return wheel(pathlib.Path(folder), "own", files, version=version).name
 """
 
 SETTINGS = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n\n[tool.other]\nx = 1\n'

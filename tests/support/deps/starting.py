@@ -16,48 +16,53 @@ from tests.support.checkout import CHECKOUT
 from tests.support.deps.wheels import uv
 from tests.tools.imagefs_daemon import PATIENCE, Service
 
-__all__ = ["away", "by_uv", "done", "is_mounted", "start"]
+__all__ = ["Starts", "away", "is_mounted"]
 
 
-def start(
-    service: Service, store: Path | str, target: Path, command: Sequence[str], *, user: int = 0, **more: Any
-) -> subprocess.Popen[str]:
-    """A start, under way. user: the process that uses it, this one unless given."""
-    job = {
-        "settings": service.settings._asdict(),
-        "store": str(store),
-        "target": str(target),
-        "command": list(command),
-        "user": user or os.getpid(),
-        **more,
-    }
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.deps.started"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=CHECKOUT,
-        env={**service.environment, "PIP_ROOT_USER_ACTION": "ignore"},
-    )
-    assert process.stdin is not None
-    process.stdin.write(json.dumps(job))
-    process.stdin.flush()
-    process.stdin.close()
-    process.stdin = None
-    return process
+class Starts:
+    """Starts on one host, from one store to one target.
 
+    They install the package `heavy` by uv unless another command is given: pip takes twenty times as long, and no start
+    depends on which.
+    """
 
-def done(service: Service, store: Path | str, target: Path, command: Sequence[str], **more: Any) -> tuple[int, str]:
-    """The exit status and the lines of a start."""
-    process = start(service, store, target, command, **more)
-    _, told = process.communicate(timeout=PATIENCE * 4)
-    return process.returncode, told
+    def __init__(self, service: Service, store: Path | str, wheels: Path, target: Path) -> None:
+        self.service, self.store, self.target = service, store, target
+        places = ("--target", target, "--find-links", wheels)
+        self.install = uv("--no-cache", "--python", sys.executable, *places, "heavy")
 
+    def begin(self, command: Sequence[str] = (), *, user: int = 0, **more: Any) -> subprocess.Popen[str]:
+        """A start, under way. user: the process that uses it, this one unless given."""
+        job = {
+            "settings": self.service.settings._asdict(),
+            "store": str(self.store),
+            "target": str(self.target),
+            "command": list(command or self.install),
+            "user": user or os.getpid(),
+            **more,
+        }
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.deps.started"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=CHECKOUT,
+            env={**self.service.environment, "PIP_ROOT_USER_ACTION": "ignore"},
+        )
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(job))
+        process.stdin.flush()
+        process.stdin.close()
+        process.stdin = None
+        return process
 
-def by_uv(wheels: Path, target: Path) -> list[str]:
-    """The command that installs the package `heavy`. pip takes twenty times as long, and no start depends on which."""
-    return uv("--no-cache", "--python", sys.executable, "--target", target, "--find-links", wheels, "heavy")
+    def run(self, command: Sequence[str] = (), *, code: int = 0, **more: Any) -> str:
+        """The lines of a start that ends with this status."""
+        process = self.begin(command, **more)
+        _, told = process.communicate(timeout=PATIENCE * 4)
+        assert process.returncode == code, told
+        return told
 
 
 def away(target: Path) -> None:

@@ -50,8 +50,7 @@ def sdist(folder: Path, name: str, files: Mapping[str, str]) -> Path:
     """An archive of sources in version 1.0, of these files by path in it."""
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"{name}-1.0.tar.gz"
-    if "PKG-INFO" not in files:
-        files = {**files, "PKG-INFO": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"}
+    files = {**files, "PKG-INFO": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"}
     with tarfile.open(target, "w:gz") as archive:
         for path, text in files.items():
             entry = tarfile.TarInfo(f"{name}-1.0/{path}")

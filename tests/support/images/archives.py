@@ -92,9 +92,7 @@ def records(found: Mapping[bytes, bytes] | Sequence[tuple[bytes, bytes]]) -> byt
     out = b""
     for key, value in found.items() if isinstance(found, Mapping) else found:
         length = len(key) + len(value) + 3
-        length += len(str(length))
-        if len(str(length)) + len(key) + len(value) + 3 != length:
-            length += 1
+        length += len(str(length + len(str(length))))
         out += b"%d %s=%s\n" % (length, key, value)
     return out
 

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from imagefs import mounts
 from imagefs.daemon.client import Client
@@ -173,10 +173,6 @@ class FickleServer(WebServer):
     """`always`: what goes wrong with every request, while it is set."""
 
     always: Fault | None = None
-
-    def __enter__(self) -> Self:
-        super().__enter__()
-        return self
 
     def next_fault(self, method: str) -> Fault | None:
         return self.always or super().next_fault(method)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagefs.build.content import lay_out, scan
-from imagefs.format.erofs import BLOCK, INLINE_LIMIT, DeviceSlot, write
+from tests.support.images.local_image import LocalImage
+from tests.support.images.stores import build_tree, images_in
 
 __all__ = ["SmallImage", "loops", "make"]
 
@@ -18,25 +19,11 @@ class SmallImage:
 
 
 def make(source: Path, folder: Path, device: str = "cold") -> SmallImage:
-    """The image of the tree at `source`, as two files in `folder`."""
-    root, contents = scan(str(source))
-    for inode, content in contents.items():
-        if content.size <= INLINE_LIMIT:
-            with content.open() as file:
-                inode.data = file.read()
-    end = 0
-    with (folder / device).open("wb") as out:
-        for segment in lay_out(root, contents):
-            with segment.content.open() as file:
-                file.seek(segment.offset)
-                out.seek(segment.at)
-                out.write(file.read(segment.length))
-            end = segment.at + segment.length
-        end += -end % BLOCK
-        out.truncate(end)
-    with (folder / "meta.erofs").open("wb") as out:
-        write(root, [DeviceSlot(b"cold", end // BLOCK)], out)
-    return SmallImage(str(folder / "meta.erofs"), str(folder / device))
+    """The image of the tree at `source`, as two files in a folder in `folder`."""
+    with tempfile.TemporaryDirectory() as store:
+        images = images_in(Path(store))
+        made = LocalImage(images, build_tree(source, images).digest, folder / "image")
+    return SmallImage(str(made.metadata), str(made.devices[0].rename(made.metadata.with_name(device))))
 
 
 def loops(folder: Path) -> list[str]:

@@ -15,22 +15,14 @@ from imagefs.format.erofs.read import files
 from imagefs.format.inodes import HOLE
 from imagefs.format.trace import Trace
 from imagefs.repository.images import Images
-from imagefs.repository.store import StoreRepository
 from imagefs.trace.planner import resolve
 from imagefs.trace.recorder import Recorder
 from imagefs.trace.references import open_image
-from stripefs.store.local import LocalStore
 from tests.support.images.local_image import device_bytes
 
-__all__ = ["Stored", "build_tree", "imports", "make_tree", "open_store", "record", "trace"]
+__all__ = ["Stored", "build_tree", "imports", "make_tree", "record", "trace"]
 
 ODD = os.fsdecode(b"lib/odd %41 \xff\xfe.py")
-
-
-def open_store(folder: Path) -> Images:
-    """Images in a new store in `folder`."""
-    folder.mkdir()
-    return Images(StoreRepository(LocalStore(os.fsencode(folder))))
 
 
 def make_tree(root: Path, *, packages: int = 6, stamp: int = 0, first: str = "") -> Path:

@@ -7,16 +7,16 @@ import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from imagefs.build.content import scan
 from imagefs.build.image import BuildReport, build
-from imagefs.repository.base import Repository
 from imagefs.repository.images import Images
 from imagefs.repository.store import StoreRepository, open_repository
 from stripefs.settings import StoreSettings
 from stripefs.store.local import LocalStore
 
-__all__ = ["age", "build_tree", "files", "images_at", "images_in", "put_counter", "write_tree"]
+__all__ = ["age", "build_tree", "files", "images_at", "images_in", "write_tree"]
 
 
 def images_in(folder: Path) -> Images:
@@ -40,8 +40,9 @@ def write_tree(folder: Path, **contents: int) -> Path:
     return folder
 
 
-def build_tree(folder: Path, images: Images, tag: str = "") -> BuildReport:
-    return build(*scan(str(folder)), images, tag=tag)
+def build_tree(folder: Path, images: Images, tag: str = "", **options: Any) -> BuildReport:
+    """The tree in a folder as an image. options: of `build`."""
+    return build(*scan(str(folder)), images, tag=tag, **options)
 
 
 def files(folder: Path, kind: str = "") -> list[Path]:
@@ -54,16 +55,3 @@ def age(paths: list[Path], hours: float) -> None:
     for path in paths:
         found = path.stat()
         os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns - int(hours * 3600e9)))
-
-
-def put_counter(repository: Repository) -> list[bytes]:
-    """The paths that are put into `repository` from now on."""
-    seen: list[bytes] = []
-    put = repository.put
-
-    def noted(path: bytes, *rest: object, **more: object) -> None:
-        seen.append(path)
-        put(path, *rest, **more)  # type: ignore[arg-type]
-
-    repository.put = noted  # type: ignore[method-assign]
-    return seen

@@ -19,11 +19,9 @@ IN_ORDER: tuple[Program, ...] = (
     commands.cp,
     commands.rsync,
     commands.tar,
-    commands.dd,
     calls.shell,
     calls.single_bytes,
     calls.one_large_write,
-    calls.vectors,
     calls.direct,
     calls.synced_again_and_again,
     calls.copying_inside,
@@ -37,8 +35,6 @@ OUT_OF_ORDER: tuple[Program, ...] = (
     commands.zip_command,
     commands.sqlite,
     calls.seeking_back,
-    calls.holes,
     calls.mapping,
-    calls.updating,
 )
 """Programs that need staging; without it they are refused with a message."""

@@ -13,15 +13,12 @@ __all__ = [
     "appending",
     "copying_inside",
     "direct",
-    "holes",
     "mapping",
     "one_large_write",
     "seeking_back",
     "shell",
     "single_bytes",
     "synced_again_and_again",
-    "updating",
-    "vectors",
 ]
 
 
@@ -74,15 +71,6 @@ def one_large_write(place: Place) -> Expected:
     return {"large": data}
 
 
-def vectors(place: Place) -> Expected:
-    pieces = [payload(f"vector{number}", number * 997) for number in range(200)]
-    with opened(place.folder / "vectors", os.O_WRONLY | os.O_CREAT) as descriptor:
-        at = 0
-        for start in range(0, 200, 50):
-            at += os.pwritev(descriptor, pieces[start : start + 50], at)
-    return {"vectors": b"".join(pieces)}
-
-
 def direct(place: Place) -> Expected:
     data = payload("direct", 12 * MIB)
     with opened(place.folder / "direct", os.O_WRONLY | os.O_CREAT | os.O_DIRECT) as descriptor:
@@ -118,18 +106,6 @@ def seeking_back(place: Place) -> Expected:
     return {"seek": bytes(data) + b"tail"}
 
 
-def holes(place: Place) -> Expected:
-    with opened(place.folder / "holes", os.O_RDWR | os.O_CREAT) as descriptor:
-        os.pwrite(descriptor, b"end", 3_000_000)
-        os.pwrite(descriptor, b"middle", 1_000_000)
-        assert os.pread(descriptor, 10, 999_998) == b"\0\0middle\0\0"
-        os.ftruncate(descriptor, 4_000_000)
-        os.ftruncate(descriptor, 3_500_000)
-    data = bytearray(3_500_000)
-    data[3_000_000:3_000_003], data[1_000_000:1_000_006] = b"end", b"middle"
-    return {"holes": bytes(data)}
-
-
 def mapping(place: Place) -> Expected:
     """An existing file changed through a shared mapping in two places; a second, larger, made by one."""
     data = bytearray(payload("map", 5 * MIB + 11))
@@ -141,22 +117,6 @@ def mapping(place: Place) -> Expected:
         mapped[100:103] = b"end"
     data[4 * MIB : 4 * MIB + 3], data[17:20], data[100:103] = b"two", b"one", b"end"
     return {"map": bytes(data)}
-
-
-def updating(place: Place) -> Expected:
-    """An existing file opened for reading and writing: read, changed in the middle, cut, and grown again."""
-    data = bytearray(payload("update", 9 * MIB))
-    (place.folder / "update").write_bytes(data)
-    with open(place.folder / "update", "r+b", buffering=0) as file:
-        assert file.read(100) == data[:100]
-        file.seek(8 * MIB)
-        file.write(b"changed")
-        file.seek(8 * MIB - 1)
-        assert file.read(9) == data[8 * MIB - 1 : 8 * MIB] + b"changed" + data[8 * MIB + 7 : 8 * MIB + 8]
-        file.truncate(8 * MIB + 3)
-    os.truncate(place.folder / "update", 8 * MIB + 2)
-    os.truncate(place.folder / "update", 8 * MIB + 5)
-    return {"update": bytes(data[: 8 * MIB]) + b"ch\0\0\0"}
 
 
 def copying_inside(place: Place) -> Expected:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 import os
-import threading
 import zipfile
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -105,32 +105,22 @@ def distributed_checkpoint(place: Place) -> Expected:
     step = place.folder / "step-100"
     os.makedirs(step, exist_ok=True)
     expected: Expected = {}
-    problems: list[BaseException] = []
 
-    def rank(number: int) -> None:
-        try:
-            for part in range(2):
-                name, items = (
-                    f"__{number}_{part}.distcp",
-                    [payload(f"{number}{part}{item}", 400_000) for item in range(5)],
-                )
-                with open(step / name, "wb") as stream:
-                    for item in items:
-                        before = stream.tell()
-                        stream.write(item)
-                        assert stream.tell() - before == len(item)
-                    stream.flush()
-                    os.fsync(stream.fileno())
-                expected[f"step-100/{name}"] = b"".join(items)
-        except BaseException as error:  # noqa: BLE001
-            problems.append(error)
+    def save(rank: int) -> None:
+        for part in range(2):
+            name = f"__{rank}_{part}.distcp"
+            items = [payload(f"{rank}{part}{item}", 400_000) for item in range(5)]
+            with open(step / name, "wb") as stream:
+                for item in items:
+                    before = stream.tell()
+                    stream.write(item)
+                    assert stream.tell() - before == len(item)
+                stream.flush()
+                os.fsync(stream.fileno())
+            expected[f"step-100/{name}"] = b"".join(items)
 
-    ranks = [threading.Thread(target=rank, args=(number,)) for number in range(4)]
-    for thread in ranks:
-        thread.start()
-    for thread in ranks:
-        thread.join()
-    assert not problems, problems
+    with ThreadPoolExecutor(4) as ranks:
+        list(ranks.map(save, range(4)))
     for version in (1, 2):  # a second checkpoint into the same place replaces the metadata
         metadata = payload(f"metadata{version}", 30_000)
         with open(step / ".metadata.tmp", "wb") as stream:

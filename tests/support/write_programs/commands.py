@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.support.write_programs.place import MIB, Expected, Place, payload
 
-__all__ = ["cp", "dd", "rsync", "rsync_in_place", "sqlite", "tar", "zip_command"]
+__all__ = ["cp", "rsync", "rsync_in_place", "sqlite", "tar", "zip_command"]
 
 
 def tree_to_copy(place: Place) -> Expected:
@@ -107,19 +107,3 @@ def sqlite(place: Place) -> Expected:
     assert found.split() == [b"ok", b"2|6", b"3|100003", b"4|9", b"5|5", b"6|7"]
     assert os.listdir(place.folder) == ["db"]
     return {"db": (place.folder / "db").read_bytes()}
-
-
-def dd(place: Place) -> Expected:
-    data = payload("dd", 10 * MIB)
-    (place.aside / "source").write_bytes(data)
-    expected = {}
-    for name, options in {
-        "fsync": ["bs=1M", "conv=fsync"],
-        "fdatasync": ["bs=4k", "count=500", "conv=fdatasync"],
-        "direct": ["bs=1M", "oflag=direct"],
-        "sync": ["bs=64k", "count=20", "oflag=sync"],
-    }.items():
-        place.run("dd", f"if={place.aside}/source", f"of={place.folder}/{name}", "status=none", *options)
-        limit = {"fdatasync": 500 * 4096, "sync": 20 << 16}.get(name, len(data))
-        expected[name] = data[:limit]
-    return expected

@@ -61,11 +61,6 @@ class Cri:
         request = wire.RemoveImageRequest(image=wire.ImageSpec(image=image))
         self._image("RemoveImage", request, "RemoveImageResponse")
 
-    def image_bytes(self) -> int:
-        """The bytes that images take, as kubelet is told them."""
-        found = self._image("ImageFsInfo", messages().ImageFsInfoRequest(), "ImageFsInfoResponse")
-        return sum(int(one.used_bytes.value) for one in found.image_filesystems)
-
     def pod(self, handler: str = "") -> str:
         """A pod in the host's network namespace."""
         wire = messages()
@@ -131,15 +126,12 @@ class Cri:
     def remove_container(self, container: str) -> None:
         self._runtime("RemoveContainer", messages().ContainerRequest(container_id=container), "Empty")
 
-    def remove_pod(self, pod: str) -> None:
-        request = messages().PodSandboxRequest(pod_sandbox_id=pod)
-        self._runtime("StopPodSandbox", request, "Empty")
-        self._runtime("RemovePodSandbox", request, "Empty")
-        self._pods.pop(pod, None)
-
     def remove_pods(self) -> None:
         for pod in list(self._pods):
-            self.remove_pod(pod)
+            request = messages().PodSandboxRequest(pod_sandbox_id=pod)
+            self._runtime("StopPodSandbox", request, "Empty")
+            self._runtime("RemovePodSandbox", request, "Empty")
+            del self._pods[pod]
 
     def _image(self, method: str, request: Any, answer: str) -> Any:
         return self._call("ImageService", method, request, answer)

@@ -10,7 +10,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import grpc
 from stripefs.fuse import kernel
 from tests.support.waiting import eventually
 from tests.tools.containerd.cri import Cri
+from tests.tools.imagefs_daemon import IMAGEFS
 from tests.tools.registry import Registry
 
 __all__ = ["Node", "Registry"]
@@ -77,13 +77,13 @@ class Node:
         self.start_containerd()
 
     def start_daemon(self) -> None:
-        self._start("daemon", [*_IMAGEFS, "daemon"])
+        self._start("daemon", [*IMAGEFS, "daemon"])
         self._until_it_listens("daemon", self.folder / "run/imagefs.sock")
 
     def start_snapshotter(self) -> None:
         stores = [word for store in self._stores for word in ("--stores", store)]
         place = ["--socket", str(self.folder / "snapshotter.sock"), "--root", str(self.root)]
-        self._start("snapshotter", [*_IMAGEFS, "snapshotter", *place, *stores])
+        self._start("snapshotter", [*IMAGEFS, "snapshotter", *place, *stores])
         self._until_it_listens("snapshotter", self.folder / "snapshotter.sock")
         if "containerd" in self._running:  # which tries to connect every few seconds
             listing = ("snapshots", "--snapshotter", "imagefs", "ls")
@@ -104,12 +104,12 @@ class Node:
 
     def worker(self) -> int:
         """Pid of the daemon's worker."""
-        return int(json.loads(self.imagefs("status", "--json"))["worker_pid"])
+        return int(self.status()["worker_pid"])
 
     def pool(self) -> list[str]:
         """Mountpoints of images that the daemon has mounted for leases."""
-        found = json.loads(self.imagefs("status", "--json"))["images"]
-        return [one["mountpoint"] for one in found if one["mountpoint"].startswith(str(self.folder))]
+        found = [one["mountpoint"] for one in self.status()["images"]]
+        return [path for path in found if path.startswith(str(self.folder))]
 
     def reboot(self) -> None:
         """End all services, unmount everything and empty the run folders, as a machine does; then start them again."""
@@ -144,9 +144,7 @@ class Node:
             self._unmount()
 
     def imagefs(self, *arguments: str) -> str:
-        done = subprocess.run(
-            [*_IMAGEFS, *arguments], env=self.environment, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run([*IMAGEFS, *arguments], env=self.environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -302,5 +300,3 @@ _PARALLEL = """
   level = "debug"
 """
 """The log says then of each image whether its layers were unpacked in this way."""
-
-_IMAGEFS = [sys.executable, "-P", "-c", "import sys; from imagefs.cli.main import run; sys.exit(run())"]

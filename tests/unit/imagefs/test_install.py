@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,16 +18,11 @@ UNITS = units("/opt/bootseer/bin/imagefs", "/opt/bootseer/bin/stripefs")
 
 
 @pytest.fixture
-def systemd(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The commands that would change this machine's systemd, which is not asked."""
-    asked: list[list[str]] = []
-
-    def run(command: list[str], **_options: Any) -> subprocess.CompletedProcess[str]:
-        asked.append(command)
-        return subprocess.CompletedProcess(command, 0, "", "")
-
+def systemd(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """Takes the commands that would change this machine's systemd, which is not asked."""
+    run = Mock(return_value=subprocess.CompletedProcess([], 0, "", ""))
     monkeypatch.setattr(install.subprocess, "run", run)
-    return asked
+    return run
 
 
 @pytest.mark.parametrize("name", UNITS)
@@ -69,7 +64,7 @@ def test_an_edited_unit_or_one_of_another_keeps_all_from_being_written(tmp_path:
 
 
 def test_the_command_prints_writes_and_removes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], systemd: list[list[str]]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], systemd: Mock
 ) -> None:
     code, out, _ = said(PROGRAM, capsys, ["install", "--print", "--bin", "/opt/bootseer/bin"])
     assert (code, list(tmp_path.iterdir())) == (0, [])
@@ -79,22 +74,19 @@ def test_the_command_prints_writes_and_removes(
     assert (code, err, len(out.splitlines())) == (0, "", len(UNITS))
     code, out, _ = said(PROGRAM, capsys, [*arguments, "--remove"])
     assert (code, out.count(": removed")) == (0, len(UNITS))
-    assert systemd == []  # units below a prefix are another system's
+    assert not systemd.called  # units below a prefix are another system's
 
 
-def test_enabling_reads_the_units_again_first_and_disabling_stops_first(systemd: list[list[str]]) -> None:
+def test_enabling_reads_the_units_again_first_and_disabling_stops_first(systemd: Mock) -> None:
     install.reload("enable")
     install.reload("disable")
     reread = ["systemctl", "daemon-reload"]
     enable, disable = (["systemctl", action, "--now", *SERVICES] for action in ("enable", "disable"))
-    assert systemd == [reread, enable, disable, reread]
+    assert [one.args[0] for one in systemd.call_args_list] == [reread, enable, disable, reread]
 
 
-def test_what_systemd_says_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(command: list[str], **_options: Any) -> subprocess.CompletedProcess[str]:
-        return subprocess.CompletedProcess(command, 1, "", "System has not been booted with systemd\nmore\n")
-
-    monkeypatch.setattr(install.subprocess, "run", run)
+def test_what_systemd_says_is_told(systemd: Mock) -> None:
+    systemd.return_value = subprocess.CompletedProcess([], 1, "", "System has not been booted with systemd\nmore\n")
     with pytest.raises(ConfigError, match="daemon-reload: System has not been booted with systemd"):
         install.reload()
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from stripefs.store.base import Store
 from stripefs.store.local import LocalStore
 from stripefs.store.striped import pool_of
 from stripefs.write_session import WriteSession
+from tests.support.python_api import python
 from tests.support.stores import content
 from tests.support.striped_files import write_striped
 
@@ -167,8 +166,7 @@ trio.run(backend.open)
 print(*(name for name in sys.modules if name.startswith("stripefs.")))
 backend.close()
 """
-    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
-    loaded = done.stdout.split()
+    loaded = python(program).stdout.split()
     assert "stripefs.assembly" in loaded
     heavy = ("stripefs.write", "stripefs.cache", "stripefs.testing", "stripefs.gc", "stripefs.vfs.write")
     assert [name for name in loaded if name.startswith(heavy)] == []

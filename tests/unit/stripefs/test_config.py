@@ -17,15 +17,6 @@ WHAT_IMAGES_NEED = {"mirrors", "proxy"}
 DERIVED = {("store", "fetch_process")}
 
 
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home folder, and no file of this host."""
-    (tmp_path / ".config/bootseer").mkdir(parents=True)
-    usual = config.config_files
-    monkeypatch.setattr(config, "config_files", lambda environ: usual(environ)[1:])
-    return tmp_path
-
-
 def write(file: Path, text: str) -> str:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
@@ -62,7 +53,7 @@ def test_root_lets_others_in_and_a_plain_user_does_not(monkeypatch: pytest.Monke
     assert not resolve({}, environ={}).mount.allow_other
 
 
-def test_each_source_beats_the_next(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_source_beats_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = write(
         tmp_path / "etc.toml", 'version = 1\n[read]\nthreads = 1\nper-host = 1\nrange-size = "1MiB"\nmemory="64M"'
     )
@@ -73,10 +64,12 @@ def test_each_source_beats_the_next(home: Path, tmp_path: Path, monkeypatch: pyt
     assert (read.threads, read.per_host, read.range_size, read.memory) == (4, 3, 2 * MIB, 64 * MIB)
 
 
-def test_a_named_file_replaces_the_usual_ones(home: Path, tmp_path: Path) -> None:
-    write(home / ".config/bootseer/stripefs.toml", "version = 1\n[read]\nthreads = 5")
+def test_a_named_file_replaces_the_usual_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = config.config_files
+    monkeypatch.setattr(config, "config_files", lambda environ: usual(environ)[1:])  # none of this host
+    write(tmp_path / ".config/bootseer/stripefs.toml", "version = 1\n[read]\nthreads = 5")
     named = write(tmp_path / "named.toml", "version = 1\n[read]\nper-host = 7")
-    environ = {"HOME": str(home)}
+    environ = {"HOME": str(tmp_path)}
     assert resolve({}, environ=environ).read.threads == 5
     assert resolve({}, environ=environ, config=named).read.threads == Settings().read.threads
     assert resolve({}, environ=environ | {"STRIPEFS_CONFIG": named}).read.per_host == 7

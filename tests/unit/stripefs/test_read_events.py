@@ -18,21 +18,14 @@ from stripefs.startup_events import ProcessIdentity, Writer
 from tests.support.start_events import events_in, pairs
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.time = 1000.0
-
-    def __call__(self) -> float:
-        return self.time
-
-
 class Told(ReadEvents):
     """With a clock that is set by hand, and what was written."""
 
     def __init__(self, folder: Path) -> None:
-        self.clock = Clock()
+        self.time = 1000.0
         self.folder = folder
-        super().__init__(Writer(str(folder), ProcessIdentity(run="r7"), "stripefs"), "datanode", "cluster", self.clock)
+        writer = Writer(str(folder), ProcessIdentity(run="r7"), "stripefs")
+        super().__init__(writer, "datanode", "cluster", lambda: self.time)
 
     def events(self) -> list[dict[str, Any]]:
         assert self._writer.close(30)
@@ -57,11 +50,11 @@ def test_a_file_that_is_read(told: Told) -> None:
     assert told.opened("config.json", LEAST - 1) is None
     file = told.opened("model", LEAST)
     assert file is not None
-    told.clock.time += 2
+    told.time += 2
     file.took("dn1", 300)
-    told.clock.time += 3
+    told.time += 3
     file.took(CACHE, 50)
-    told.clock.time += 100
+    told.time += 100
     file.closed()
     begin, end = pairs(told.events())["checkpoint", "model"]
     assert end["facts"] == {"bytes": 350, "cache_bytes": 50, "store_bytes": 300}
@@ -72,10 +65,10 @@ def test_a_file_that_stays_open(told: Told) -> None:
     file = told.opened("model", LEAST)
     assert file is not None
     file.took("", 10)
-    told.clock.time += IDLE - 1
+    told.time += IDLE - 1
     told.tick()
     assert kinds(told) == ["begin", "instant"]
-    told.clock.time += 1
+    told.time += 1
     told.tick()
     told.tick()
     assert kinds(told) == ["begin", "instant", "end"]
@@ -88,7 +81,7 @@ def test_one_that_waits_is_not_idle(told: Told) -> None:
     file = told.opened("model", LEAST)
     assert file is not None
     file.waits()
-    begun, told.clock.time = told.clock.time, told.clock.time + 4 * IDLE
+    begun, told.time = told.time, told.time + 4 * IDLE
     told.tick()
     assert kinds(told) == ["begin"]
     file.waited(begun, "dn2")
@@ -124,9 +117,9 @@ def test_many_files_are_told_together(told: Told) -> None:
         file = told.opened(f"shard-{number}", LEAST)
         assert file is not None
         file.took("dn1", 2)
-        told.clock.time += 0.01
+        told.time += 0.01
         file.closed()
-    told.clock.time += TOGETHER
+    told.time += TOGETHER
     told.tick()
     events = told.events()
     ends = [one for one in events if one["event"] == "end"]

@@ -86,25 +86,6 @@ def test_the_first_pattern_that_fits_chooses_the_layout(path: bytes, layout: str
     assert settings.layout_of(path) == layout
 
 
-@pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """Give this process `memory` bytes and a cgroup tree of {path below the root: limit}."""
-
-    def make(memory: int, membership: str = "", limits: dict[str, str] | None = None) -> None:
-        monkeypatch.setattr(settings.os, "sysconf", lambda name: 4096 if name == "SC_PAGE_SIZE" else memory // 4096)
-        files = {f"/sys/fs/cgroup/{path}": text for path, text in (limits or {}).items()}
-        files["/proc/self/cgroup"] = membership
-
-        def read_text(self: Path) -> str:
-            if str(self) not in files:
-                raise FileNotFoundError(self)
-            return files[str(self)]
-
-        monkeypatch.setattr(Path, "read_text", read_text)
-
-    return make
-
-
 @pytest.mark.parametrize(
     ("memory", "membership", "limits", "budget"),
     [
@@ -119,6 +100,18 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     ],
     ids=["large", "small", "tiny", "v2 parent", "v2 container", "v1", "v1 unlimited", "no memory controller"],
 )
-def test_the_default_budget(machine, memory: int, membership: str, limits: dict[str, str], budget: int) -> None:
-    machine(memory, membership, limits)
+def test_the_default_budget(
+    monkeypatch: pytest.MonkeyPatch, memory: int, membership: str, limits: dict[str, str], budget: int
+) -> None:
+    """On a machine with `memory` bytes and a cgroup tree of {path below the root: limit}."""
+    monkeypatch.setattr(settings.os, "sysconf", lambda name: 4096 if name == "SC_PAGE_SIZE" else memory // 4096)
+    files = {f"/sys/fs/cgroup/{path}": text for path, text in limits.items()}
+    files["/proc/self/cgroup"] = membership
+
+    def read_text(self: Path) -> str:
+        if str(self) not in files:
+            raise FileNotFoundError(self)
+        return files[str(self)]
+
+    monkeypatch.setattr(Path, "read_text", read_text)
     assert default_budget() == budget

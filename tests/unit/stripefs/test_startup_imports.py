@@ -37,12 +37,13 @@ def modules(tmp_path: Path) -> Path:
     return tmp_path / "modules"
 
 
-def ran(modules: Path, text: str) -> tuple[list[dict[str, Any]], str]:
+def ran(modules: Path, text: str, *flags: str, code: int = 0) -> tuple[list[dict[str, Any]], str]:
     """The events of a program, and what it printed."""
     spool = modules.parent / "spool"
     environ = os.environ | {"BOOTSEER_EVENTS": str(spool), "PYTHONPATH": os.pathsep.join([str(modules), os.getcwd()])}
-    line = [sys.executable, "-c", text]
+    line = [sys.executable, *flags, "-c", text]
     done = subprocess.run(line, env=environ, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == code, done.stderr
     return events(spool), done.stdout + done.stderr
 
 
@@ -91,8 +92,8 @@ print(type(late).__name__, type(outer).__name__)
     ],
 )
 def test_failures_look_as_without(modules: Path, text: str, errors: dict[str, str]) -> None:
-    _, expected = ran(modules, f"\n\n{text}")
-    found, said = ran(modules, BEGIN + text)
+    _, expected = ran(modules, f"\n\n{text}", code=1)
+    found, said = ran(modules, BEGIN + text, code=1)
     assert said == expected
     assert "Traceback" in said
     assert {event["name"]: event["facts"]["error"] for event in found if "error" in event.get("facts", {})} == errors
@@ -133,10 +134,9 @@ startup_imports.time_imports()
 sys.path.insert(0, {str(modules)!r})
 import inner
 """
-    environ = os.environ | {"BOOTSEER_EVENTS": str(modules.parent / "spool")}
-    subprocess.run([sys.executable, "-I", "-c", text], env=environ, check=True, timeout=PATIENCE)
-    assert "inner" in {event["name"] for event in events(modules.parent / "spool")}
-    assert json.dumps(events(modules.parent / "spool")).count("startup_events") == 0
+    found, _ = ran(modules, text, "-I")
+    assert "inner" in {event["name"] for event in found}
+    assert "startup_events" not in json.dumps(found)
 
 
 def test_a_program_that_cannot_reach_the_writer_imports_on(modules: Path) -> None:
@@ -144,6 +144,4 @@ def test_a_program_that_cannot_reach_the_writer_imports_on(modules: Path) -> Non
     shutil.copy("stripefs/startup_imports.py", modules / "startup_imports.py")
     text = f"import sys; sys.path.insert(0, {str(modules)!r}); import startup_imports\n"
     text += "startup_imports.time_imports(threshold=0, unused=True)\nimport json, queue, logging\nimport lonely"
-    environ = os.environ | {"BOOTSEER_EVENTS": str(modules.parent / "spool")}
-    done = subprocess.run([sys.executable, "-I", "-c", text], env=environ, capture_output=True, timeout=PATIENCE)
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert ran(modules, text, "-I")[1] == ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import functools
 from collections.abc import Iterator
@@ -55,13 +54,12 @@ def _no_cgroup_is_left() -> Iterator[None]:
 
 
 def _removed(folder: Path) -> bool:
-    with contextlib.suppress(FileNotFoundError):
-        try:
-            folder.rmdir()
-        except OSError as error:
-            if error.errno != errno.EBUSY:
-                raise
-            return False
+    try:
+        folder.rmdir()
+    except OSError as error:
+        if error.errno not in (errno.EBUSY, errno.ENOENT):
+            raise
+        return error.errno == errno.ENOENT
     return True
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,7 +28,13 @@ time.sleep(1000)
 """
 
 
-def assert_nothing_is_left(folder: Path) -> None:
+@pytest.fixture(autouse=True)
+def temporary(job: Job, tmp_path: Path) -> Iterator[Path]:
+    """The folder for temporary files, in which nothing is left."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    job.service.environment["TMPDIR"] = str(folder)
+    yield folder
     assert list(folder.iterdir()) == []
     assert [one.path for one in kernel.mounts() if Path(one.path).is_relative_to(folder)] == []
     assert [path for top in cgroups() for path in top.glob("imagefs-*")] == []
@@ -36,8 +42,6 @@ def assert_nothing_is_left(folder: Path) -> None:
 
 
 def test_a_job_is_compared(job: Job, tmp_path: Path) -> None:
-    folder = tmp_path / "temporary"
-    folder.mkdir()
     (tmp_path / "checkpoint").mkdir()
     write(tmp_path / "checkpoint/model", 3 << 20)
     file = tmp_path / "job.toml"
@@ -46,7 +50,6 @@ def test_a_job_is_compared(job: Job, tmp_path: Path) -> None:
         f'deps = ["{job.requirements}"]\nstore = "{job.store}"\ncgroup-parent = "{CGROUP}"\n'
         f'checkpoint = ["throttled+file://{tmp_path}/checkpoint?rate=20MB/s:/ckpt"]\n'
     )
-    job.service.environment["TMPDIR"] = str(folder)
     done = job.service.run("compare", str(file), "--rounds", "1", "--json")
     assert done.returncode == 0, done.stderr
     assert "plan" not in done.stderr  # the image has one
@@ -54,17 +57,14 @@ def test_a_job_is_compared(job: Job, tmp_path: Path) -> None:
     assert list(ways) == ["none", "image", "deps", "checkpoint", "all"]
     assert all(0 < one["median"] == one["least"] == one["most"] for one in ways.values())
     assert all({"image", "container", "dependencies", "checkpoint"} <= {*one["stages"]} for one in ways.values())
-    assert_nothing_is_left(folder)
 
 
-def test_a_comparison_that_is_killed_leaves_nothing_after_the_next(job: Job, tmp_path: Path) -> None:
-    folder, file = tmp_path / "temporary", tmp_path / "job.toml"
-    folder.mkdir()
-    job.service.environment["TMPDIR"] = str(folder)
+def test_a_comparison_that_is_killed_leaves_nothing_after_the_next(job: Job, temporary: Path, tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
     begin = f'image = "{job.image}"\ncgroup-parent = "{CGROUP}"\n'
     file.write_text(begin + 'command = ["python3", "-c", "import time; time.sleep(1000)"]\n')
     process = job.service.start("compare", str(file))
-    eventually(lambda: list(folder.glob("*/run/imagefs/runs/imagefs-*/pid")), "the container")
+    eventually(lambda: list(temporary.glob("*/run/imagefs/runs/imagefs-*/pid")), "the container")
     process.kill()
     process.wait()  # a process that is ending still has its lock
     ready = "import os, time; open(os.environ['IMAGEFS_READY'], 'w'); time.sleep(1000)"
@@ -75,13 +75,11 @@ def test_a_comparison_that_is_killed_leaves_nothing_after_the_next(job: Job, tmp
     assert heads == ["techniques", "seconds", "of", "none", "image", "container"]
     assert [row[0] for row in rows] == ["none", "image"]
     assert rows[0][3] == "1.00"
-    assert_nothing_is_left(folder)
 
 
 def test_a_job_that_fails_is_told(job: Job, tmp_path: Path) -> None:
     file = tmp_path / "job.toml"
     file.write_text(f'image = "{job.image}"\ncommand = ["python3", "-c", "raise SystemExit(\'no data\')"]\n')
-    job.service.environment["TMPDIR"] = tempfile.mkdtemp(dir=tmp_path)
     done = job.service.run("compare", str(file))
     assert done.returncode == 125
     assert done.stderr.splitlines()[-1] == "imagefs: the job fails when it is started with image: no data"

@@ -45,14 +45,9 @@ def kept(job: Job) -> tuple[str, Hint]:
     return path.name, Hint.from_json(path.read_bytes(), path.name)
 
 
-def was_asked(job: Job) -> bool:
-    """True if the host has run the image's Python in a container to ask for its version."""
-    return Path(job.service.settings.cache, "deps/interpreters").exists()
-
-
-def forget(job: Job) -> None:
-    """Let the host be one that was told nothing."""
-    shutil.rmtree(Path(job.service.settings.cache, "deps/interpreters"), ignore_errors=True)
+def answers(job: Job) -> Path:
+    """The folder of the answers of images' Pythons about themselves, if the host has asked them in a container."""
+    return Path(job.service.settings.cache, "deps/interpreters")
 
 
 def test_another_host_asks_no_python_for_the_key(node: Job) -> None:
@@ -61,7 +56,7 @@ def test_another_host_asks_no_python_for_the_key(node: Job) -> None:
     assert node.run() == SEEN
     assert key_in(node.told) == key
     assert "hit" in node.told
-    assert not was_asked(node)
+    assert not answers(node).exists()
     assert kept(node) == (name, hint)
     node.nothing_is_left()
     assert node.service.status()["images"] == []
@@ -74,7 +69,7 @@ def test_a_hint_that_lies_costs_time_alone(node: Job) -> None:
     wheel(node.wheels, "other", {"other/__init__.py": "VALUE = 8\n", "heavy/__init__.py": "VALUE = 9\n"})
     node.wants("other==1.0")
     assert node.run("--deps-wait", script="import other; print(other.VALUE)") == "8\n"
-    assert ("miss" in node.told, was_asked(node)) == (True, True)
+    assert ("miss" in node.told, answers(node).exists()) == (True, True)
     assert len(list((node.store / "hints").iterdir())) == 2
     (wrong,) = snapshots_in(node.store).stored().keys() - {hint.snapshot}
     node.wheels.joinpath("other-1.0-py3-none-any.whl").unlink()
@@ -87,11 +82,11 @@ def test_a_hint_that_lies_costs_time_alone(node: Job) -> None:
     ]
     others = [hint._replace(lock="0" * 64), hint._replace(snapshot="0" * 64), hint._replace(snapshot=wrong)]
     for lie in (*(one.to_json(name) for one in others), *asked):
-        forget(node)
+        shutil.rmtree(answers(node), ignore_errors=True)
         assert lie != hint.to_json(name)
         snapshots_in(node.store).put_note("hints", name, lie)
         assert node.run() == SEEN
-        assert (key_in(node.told), "hit" in node.told, was_asked(node)) == (key, True, lie in asked)
+        assert (key_in(node.told), "hit" in node.told, answers(node).exists()) == (key, True, lie in asked)
         if lie != others[0].to_json(name):
             eventually(lambda: (node.store / "hints" / name).read_bytes() == hint.to_json(name), "the hint")
     node.nothing_is_left()

@@ -12,6 +12,7 @@ from imagefs.run import bundle
 from tests.integration.imagefs.run.material import TRAPS, both
 from tests.support.images.small_image import loops
 from tests.tools.containers import Containers, wait_for
+from tests.tools.imagefs_daemon import commands
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
 
@@ -45,7 +46,7 @@ def test_a_command_that_a_signal_ends(containers: Containers, runtime: str) -> N
     running.says("ready")
 
     def sleeping() -> list[int]:
-        return [pid for pid in containers.processes() if command(pid) == b"sleep\x001000\0"]
+        return [pid for pid, words in commands() if words == ["sleep", "1000", ""] and pid in containers.processes()]
 
     assert wait_for(sleeping), "the shell says so before it becomes the command"
     os.kill(sleeping()[0], signal.SIGKILL)
@@ -106,10 +107,3 @@ def test_a_server_of_the_tree_ends_with_the_command(containers: Containers, runt
     running.end()
     assert wait_for(lambda: not containers.processes())
     assert wait_for(lambda: bundle.sweep(containers.runtime_dir))
-
-
-def command(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""

@@ -7,6 +7,7 @@ import os
 import pty
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from stripefs.fuse.mounting import unmount
 from tests.integration.imagefs.run.material import TRAPS, both
 from tests.support.images import small_image
 from tests.support.images.small_image import SmallImage
-from tests.tools.containers import Containers, Running, fill
+from tests.tools.containers import Containers, fill
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
 
@@ -213,8 +214,11 @@ def test_where_only_memory_can_be_written(containers: Containers, tmp_path: Path
         unmount(str(here))
 
 
-def interrupted(running: Running, ours: int) -> int:
-    """The status of a container of TRAPS when ^C is typed at its terminal, whose other side is `ours`."""
+def interrupted(containers: Containers, script: str, **options: Any) -> int:
+    """The status of a container that runs `script`, which ends with TRAPS, when ^C is typed at its terminal."""
+    ours, theirs = pty.openpty()
+    running = containers.start("sh", "-c", script, stdio=theirs, **options)
+    os.close(theirs)
     said = b""
     while b"ready" not in said:
         said += os.read(ours, 1000)
@@ -226,16 +230,9 @@ def interrupted(running: Running, ours: int) -> int:
 
 @both
 def test_terminal(containers: Containers, runtime: str) -> None:
-    ours, theirs = pty.openpty()
-    running = containers.start(
-        "sh", "-c", f"stty -a | grep -c isig; test -t 0 -a -t 2 && {TRAPS}", stdio=theirs, runtime=runtime
-    )
-    os.close(theirs)
-    assert interrupted(running, ours) == 43
+    script = f"stty -a | grep -c isig; test -t 0 -a -t 2 && {TRAPS}"
+    assert interrupted(containers, script, runtime=runtime) == 43
 
 
 def test_a_terminal_that_only_the_user_has(containers: Containers) -> None:
-    ours, theirs = pty.openpty()
-    running = containers.start("sh", "-c", TRAPS, stdio=theirs, terminal=False)
-    os.close(theirs)
-    assert interrupted(running, ours) == 43
+    assert interrupted(containers, TRAPS, terminal=False) == 43

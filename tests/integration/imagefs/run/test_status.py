@@ -14,12 +14,6 @@ pytestmark = [pytest.mark.mount, pytest.mark.root]
 
 
 @both
-def test_exit_status_and_output(containers: Containers, runtime: str) -> None:
-    status, output, errors = containers.run("sh", "-c", "echo out; echo err >&2; exit 7", runtime=runtime)
-    assert (status, output, errors) == (7, "out\n", "err\n")
-
-
-@both
 @pytest.mark.parametrize(
     ("command", "status", "said"),
     [

@@ -22,6 +22,7 @@ from stripefs.store.hdfs.data_transfer import DataTransfer, Refused
 from stripefs.store.hdfs.fetch_process import FetchProcess
 from stripefs.store.hdfs.store import HdfsStore
 from stripefs.store.hdfs.transfer_wire import BlockName, BlockRange
+from tests.support.caches import refusing
 from tests.support.stores import RecordingWatch
 from tests.support.waiting import eventually
 from tests.tools.fake_hdfs import FakeCluster, Request, closed_port, good, settings_for
@@ -272,18 +273,16 @@ def test_a_datanode_that_falls_silent(transfer: DataTransfer, port: TransferPort
 
 
 def test_the_first_bytes_may_come_slowly_once_they_are_granted(
-    port: TransferPort, monkeypatch: pytest.MonkeyPatch
+    here: DataTransfer, port: TransferPort, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(data_transfer, "UNTRIED", 0.05)
-    transfer = DataTransfer()
 
     def pause(talk: Talk) -> None:
         select.select([talk.sock], [], [], 0.2)  # one that gives up ends the connection
         talk.sock.sendall(b"".join(talk.packets())[100_000:])
 
     port.manners = [_pausing(pause)]
-    assert read(transfer, port, 0, 200_000, timeout=30.0) == DATA[:200_000]
-    transfer.close()
+    assert read(here, port, 0, 200_000, timeout=30.0) == DATA[:200_000]
 
 
 def test_a_datanode_that_ends_before_it_hears_that_all_came(here: DataTransfer, port: TransferPort) -> None:
@@ -373,27 +372,18 @@ def hdfs(
 
         fake.operations["GET_BLOCK_LOCATIONS"] = locate
         # hdfs-native cannot be had of a fake NameNode; WebHDFS alone has no data transfer but what is given to it.
-        store = HdfsStore(settings_for(cluster)._replace(fetch_process=fetch_process))
-        store._connect_data_transfer()
-        try:
+        with closing(HdfsStore(settings_for(cluster)._replace(fetch_process=fetch_process))) as store:
+            store._connect_data_transfer()
             yield cluster, store
-        finally:
-            store.close()
 
 
 def read_file(store: HdfsStore, host: str, offset: int, length: int) -> bytes:
-    handle = store.open(b"/file")
-    try:
+    with closing(store.open(b"/file")) as handle:
         return bytes(handle.read_on(offset, length, len(DATA) - offset - length, host=host))
-    finally:
-        handle.close()
 
 
 def test_memory_cannot_be_shared(port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(name: str) -> int:
-        raise PermissionError(errno.EPERM, "Operation not permitted")
-
-    monkeypatch.setattr(os, "memfd_create", refuse)
+    monkeypatch.setattr(os, "memfd_create", refusing(errno.EPERM))
     with hdfs(port, fetch_process=True) as (_, store):
         assert read_file(store, port.address, 100, 1 << 20) == DATA[100:][: 1 << 20]
         assert "Operation not permitted" in store.describe()["off: a process that fetches"]
@@ -684,29 +674,20 @@ def test_a_block_that_was_moved_is_read_where_it_is_now(port: TransferPort, monk
         assert len(other.asked) == 2
 
 
-def test_a_datanode_that_was_down_is_read_by_data_transfer_again(port: TransferPort) -> None:
-    """However long it was: its closed port said nothing of data transfer, since its web port was closed too."""
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_datanode_that_was_away_is_read_by_data_transfer_again(port: TransferPort, frozen: bool) -> None:
+    """However long it was: a closed port says nothing of data transfer while the web port is closed too."""
     with hdfs(port) as (cluster, store):
-        port.manners = [lambda talk: None] * 3
+        if frozen:
+            read_file(store, port.address, 0, 1000)
+        port.manners = [(lambda talk: talk.port.hang()) if frozen else (lambda talk: None)] * 3
         cluster.datanodes[0].manner = lambda request, wanted: request.reset()
-        for _ in range(3):
+        for _ in range(3 + frozen):  # of a frozen one the last by WebHDFS
             with pytest.raises(HostFailed):
                 read_file(store, port.address, 0, 1000)
+        assert not frozen or len(cluster.datanodes[0].served) == 1
         assert read_file(store, port.address, 0, 1000) == DATA[:1000]
-        assert len(port.asked) == 4
-
-
-def test_a_datanode_that_was_frozen_is_read_by_data_transfer_again(port: TransferPort) -> None:
-    with hdfs(port) as (cluster, store):
-        read_file(store, port.address, 0, 1000)
-        port.manners = [lambda talk: talk.port.hang()] * 3
-        cluster.datanodes[0].manner = lambda request, wanted: request.reset()
-        for _ in range(4):  # the last one by WebHDFS
-            with pytest.raises(HostFailed):
-                read_file(store, port.address, 0, 1000)
-        assert len(cluster.datanodes[0].served) == 1
-        assert read_file(store, port.address, 0, 1000) == DATA[:1000]
-        assert len(port.asked) == 5
+        assert len(port.asked) == 4 + frozen
 
 
 def test_a_datanode_that_is_left_alone_is_told_of(port: TransferPort) -> None:

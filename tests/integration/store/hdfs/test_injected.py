@@ -19,7 +19,6 @@ from tests.support.waiting import eventually
 from tests.tools.fake_hdfs import (
     DATA,
     TIMEOUT,
-    FakeCluster,
     Manner,
     Request,
     closed_port,
@@ -27,7 +26,6 @@ from tests.tools.fake_hdfs import (
     missing_block,
     no_http,
     running,
-    settings_for,
 )
 
 
@@ -128,11 +126,9 @@ def test_bytes_of_a_file_that_changed_while_they_came_are_refused(change: dict[s
 
 
 def test_cancelling_ends_a_silent_read() -> None:
-    with FakeCluster.running(DATA, silent_on_the_way) as cluster:
-        store = HdfsStore(settings_for(cluster, host_timeout=60.0))
+    with running(silent_on_the_way, host_timeout=60.0) as (_, store):
         handle = store.open(b"/file")
         cancel_on_the_way(partial(handle.read, 0, 2 << 20))
-        store.close()
 
 
 def test_one_question_for_all_of_a_file() -> None:
@@ -179,12 +175,10 @@ def test_a_host_that_fails_and_a_namenode_that_is_away() -> None:
 
 
 def test_a_store_that_cannot_choose_opens_as_ever() -> None:
-    with FakeCluster.running(DATA, good) as cluster:
-        store = HdfsStore(settings_for(cluster))
+    with running(good) as (_, store):
         store.chooses_host = False
         handle = store.open_checked(b"/file", len(DATA))
         assert handle.status.file_id
-        store.close()
 
 
 MESSAGE = (

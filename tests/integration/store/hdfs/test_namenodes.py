@@ -33,6 +33,7 @@ from tests.tools.fake_hdfs import (
     serving,
     settings_for,
 )
+from tests.tools.listening import listening
 
 
 def test_a_namenode_that_closes_idle_connections_is_asked_again() -> None:
@@ -133,9 +134,6 @@ def test_datanodes_by_their_names() -> None:
         store.close()
 
 
-# Several NameNodes
-
-
 # Changes
 
 
@@ -189,21 +187,18 @@ def test_a_name_that_does_not_resolve() -> None:
         HdfsStore(StoreSettings(url="hdfs://no-such-host.invalid/", transport="native", host_timeout=TIMEOUT))
 
 
-def test_a_port_that_speaks_something_else() -> None:
-    def speak(listener: socket.socket, answer: bytes) -> None:
-        connection, _ = listener.accept()
-        connection.recv(1000)
-        connection.sendall(answer)
-        connection.close()
+@pytest.mark.parametrize("answer", [b"SSH-2.0-OpenSSH_9.2p1\r\n", b""])
+def test_a_port_that_speaks_something_else(answer: bytes) -> None:
+    def speak(connection: socket.socket) -> None:
+        with connection:
+            connection.recv(1000)
+            connection.sendall(answer)
 
-    for answer in (b"SSH-2.0-OpenSSH_9.2p1\r\n", b""):
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            thread = threading.Thread(target=speak, args=(listener, answer))
-            thread.start()
-            address = f"127.0.0.1:{listener.getsockname()[1]}"
-            with pytest.raises(ServiceDown, match=f"{address} is not a NameNode's RPC port"):
-                check_rpc(address, 10.0)
-            thread.join()
+    with (
+        listening(speak) as address,
+        pytest.raises(ServiceDown, match=f"{address} is not a NameNode's RPC port"),
+    ):
+        check_rpc(address, 10.0)
 
 
 def test_a_connection_that_outlives_its_pool_is_closed() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
 
 from stripefs.errors import NotFound
 from stripefs.store.hdfs import datanode_read, native
 from stripefs.store.hdfs.store import HdfsStore
+from tests.contract.putting import read as read_whole
 from tests.support.waiting import eventually
 from tests.tools.fake_hdfs import FakeCluster, Manner, Request, good, settings_for
 
@@ -74,13 +75,14 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
 def silent_first(*others: Manner) -> Iterator[tuple[FakeCluster, HdfsStore]]:
     """A store of one file whose first replica is on a silent DataNode, and the others on those that are given."""
     silence = Silence()
-    with FakeCluster.running(DOCUMENT, silence, *others) as cluster:
-        store = HdfsStore(settings_for(cluster, transport="auto", host_timeout=TIMEOUT))
+    with (
+        FakeCluster.running(DOCUMENT, silence, *others) as cluster,
+        closing(HdfsStore(settings_for(cluster, transport="auto", host_timeout=TIMEOUT))) as store,
+    ):
         try:
             yield cluster, store
         finally:
             silence.over.set()
-            store.close()
 
 
 def read_manifest(store: HdfsStore) -> bytes:
@@ -102,11 +104,7 @@ def read_sums(store: HdfsStore) -> bytes:
 
 
 def open_and_read(store: HdfsStore) -> bytes:
-    handle = store.open(b"/file")
-    try:
-        return bytes(handle.read(0, len(DOCUMENT)))
-    finally:
-        handle.close()
+    return read_whole(store, b"/file")
 
 
 WAYS = [read_manifest, list_manifests, read_document, read_sums, open_and_read]
@@ -170,13 +168,12 @@ def test_when_all_are_silent_the_first_read_is_waited_for(library: Library) -> N
 @pytest.mark.parametrize("transport", ["auto", "webhdfs"])
 def test_a_small_read_of_a_name_that_hdfs_cannot_have(library: Library, transport: str) -> None:
     library.answers.set()
-    with FakeCluster.running(DOCUMENT, good) as cluster:
-        store = HdfsStore(settings_for(cluster, transport=transport))
-        try:
-            with pytest.raises(NotFound):
-                store.read_small(b"/\xff", 1000)
-            [refused, answer] = store.read_small_files([b"/\xff", b"/file"], 1000)
-            assert isinstance(refused, NotFound)
-            assert answer == DOCUMENT
-        finally:
-            store.close()
+    with (
+        FakeCluster.running(DOCUMENT, good) as cluster,
+        closing(HdfsStore(settings_for(cluster, transport=transport))) as store,
+    ):
+        with pytest.raises(NotFound):
+            store.read_small(b"/\xff", 1000)
+        [refused, answer] = store.read_small_files([b"/\xff", b"/file"], 1000)
+        assert isinstance(refused, NotFound)
+        assert answer == DOCUMENT

@@ -15,11 +15,13 @@ from tests.tools.web_server import WebServer
 
 @pytest.fixture(autouse=True, scope="module")
 def nothing_from_outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Neither proxies nor passwords of whoever runs the tests."""
+    """Neither proxies nor certificates nor passwords of whoever runs the tests."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
             patch.delenv(name, raising=False)
             patch.delenv(name.lower(), raising=False)
+        for name in ("SSL_CERT_FILE", "SSL_CERT_DIR", "SSLKEYLOGFILE"):
+            patch.delenv(name, raising=False)
         patch.setenv("NETRC", str(tmp_path_factory.getbasetemp() / "no-netrc"))
         yield
 

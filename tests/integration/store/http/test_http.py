@@ -25,40 +25,27 @@ from stripefs.settings import Settings, StoreSettings
 from stripefs.store.base import Handle, Kind, Store
 from stripefs.store.url import open_store
 from tests.contract.reading import StoreConformance
-from tests.integration.store.http.opening import SIZE, opened
+from tests.integration.store.http.opening import SIZE
 from tests.support.populate import LocalPopulate
 from tests.support.stores import ODD_NAMES, Place, RecordingWatch, content
 from tests.tools.web_server import WebServer
 
 
-class Http(StoreConformance):
+class TestHttp(StoreConformance):
     below_a_file = (NotFound,)  # names of a server know no directories: nothing is there
     odd_names = (*ODD_NAMES, b"new\nline", b"a:b", b"\xff\xfe", b"n" * 255)
-    etag: Literal["strong", "weak", "none"]
 
-    @pytest.fixture(scope="class")
+    @pytest.fixture(scope="class", params=["strong", "weak", "none"])
     @classmethod
-    def place(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    def place(cls, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Place]:
         root = tmp_path_factory.mktemp("http")
         below = root / "with space & ü"
         below.mkdir()
         with WebServer(root) as server:
-            server.etag = cls.etag
+            server.etag = request.param
             store = open_store(StoreSettings(url=f"{server.url}/with%20space%20&%20%C3%BC/"))
             yield Place(store, LocalPopulate(below))
             store.close()
-
-
-class TestStrongTags(Http):
-    etag = "strong"
-
-
-class TestWeakTags(Http):
-    etag = "weak"
-
-
-class TestDates(Http):
-    etag = "none"
 
 
 # Requests
@@ -128,14 +115,15 @@ def test_the_status_of_a_file(store: Store, tmp_path: Path) -> None:
     assert status.file_id.startswith('"')
 
 
-def test_redirects_are_followed_each_time_if_they_lead_somewhere(server: WebServer, tmp_path: Path) -> None:
+def test_redirects_are_followed_each_time_if_they_lead_somewhere(
+    server: WebServer, store: Store, tmp_path: Path
+) -> None:
     (tmp_path / "other").write_bytes(content(SIZE, 2))
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "file").write_bytes(content(SIZE, 3))
     with WebServer(tmp_path / "elsewhere") as elsewhere:
         server.redirects = {"/link": "/other", "/away": f"{elsewhere.url}/file", "/circle": "/circle"}
         server.redirects["/ftp"] = "ftp://127.0.0.1/file"
-        store = opened(server)
         for path, seed in ((b"/link", 2), (b"/away", 3)):
             handle = store.open(path)
             assert bytes(handle.read(5, 1000)) == content(SIZE, seed)[5:1005]
@@ -146,7 +134,6 @@ def test_redirects_are_followed_each_time_if_they_lead_somewhere(server: WebServ
             with pytest.raises(StoreError) as failure:
                 store.stat(path)
             assert not isinstance(failure.value, Transient)
-        store.close()
 
 
 # Versions
@@ -155,10 +142,9 @@ def test_redirects_are_followed_each_time_if_they_lead_somewhere(server: WebServ
 @pytest.mark.parametrize("etag", ["strong", "weak", "none"])
 @pytest.mark.parametrize("conditions", [True, False])
 def test_another_version_of_the_same_length_is_noticed(
-    server: WebServer, tmp_path: Path, etag: Literal["strong", "weak", "none"], conditions: bool
+    server: WebServer, store: Store, tmp_path: Path, etag: Literal["strong", "weak", "none"], conditions: bool
 ) -> None:
     server.etag, server.conditions = etag, conditions
-    store = opened(server)
     handle = store.open(b"/file")
     LocalPopulate(tmp_path).write(b"/file", content(SIZE, 2))
     if etag == "none":
@@ -167,31 +153,26 @@ def test_another_version_of_the_same_length_is_noticed(
         handle.read(0, 1000)
     with pytest.raises(StaleVersion):
         handle.read(0, SIZE)
-    store.close()
 
 
-def test_an_answer_that_names_no_version(server: WebServer) -> None:
+def test_an_answer_that_names_no_version(server: WebServer, store: Store) -> None:
     server.etag_in_ranges = False
-    store = opened(server)
     handle = store.open(b"/file")
     assert bytes(handle.read(0, 1000)) == content(SIZE)[:1000]  # the server was asked for this version
     server.etag = "none"
     handle = store.open(b"/file")
     with pytest.raises(StoreError, match="which version"):
         handle.read(0, 1000)
-    store.close()
 
 
-def test_a_server_that_knows_no_versions(server: WebServer, tmp_path: Path) -> None:
+def test_a_server_that_knows_no_versions(server: WebServer, store: Store, tmp_path: Path) -> None:
     server.etag, server.dated = "none", False
-    store = opened(server)
     handle = store.open(b"/file")
     assert (handle.status.file_id, handle.status.mtime_ns) == ("", 0)
     assert bytes(handle.read(0, 1000)) == content(SIZE)[:1000]
     LocalPopulate(tmp_path).append(b"/file", b"more")
     with pytest.raises(StaleVersion):
         handle.read(0, 1000)
-    store.close()
 
 
 # Directories

@@ -122,24 +122,15 @@ def test_nobody_listens() -> None:
 
 
 @pytest.mark.parametrize("tls", [False, True])
-def test_a_stuck_read_ends_when_it_is_cancelled(
-    server: WebServer, tls: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if tls:
-        context = trusted(tmp_path, monkeypatch)
-        with WebServer(tmp_path, tls=context) as safe:
-            cancel_a_stuck_read(safe)
-    else:
-        cancel_a_stuck_read(server)
-
-
-def cancel_a_stuck_read(server: WebServer) -> None:
-    store = opened(server, timeout=200)
-    handle = store.open(b"/file")
-    server.fail("stuck")
-    cancel_on_the_way(partial(handle.read, 0, SIZE))
-    assert bytes(handle.read(0, SIZE)) == content(SIZE)
-    store.close()
+def test_a_stuck_read_ends_when_it_is_cancelled(tls: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_bytes(content(SIZE))
+    with WebServer(tmp_path, tls=trusted(tmp_path, monkeypatch) if tls else None) as server:
+        store = opened(server, timeout=200)
+        handle = store.open(b"/file")
+        server.fail("stuck")
+        cancel_on_the_way(partial(handle.read, 0, SIZE))
+        assert bytes(handle.read(0, SIZE)) == content(SIZE)
+        store.close()
 
 
 def test_a_cancellation_that_comes_late_hurts_no_other_read(server: WebServer, handle: Handle) -> None:

@@ -91,13 +91,6 @@ def test_a_part_that_is_missing(store: StripedStore, tmp_path: Path) -> None:
     assert store.stat(b"/f").length == len(DATA)
 
 
-def test_a_pool_that_is_missing(store: StripedStore, tmp_path: Path) -> None:
-    write_striped(store, b"/f", DATA)
-    (tmp_path / ".stripefs").rename(tmp_path / "elsewhere")
-    with pytest.raises(StoreError, match=r"is missing.*--trust-pool"):
-        store.get(b"/f")
-
-
 def test_a_part_of_another_length(store: StripedStore, tmp_path: Path) -> None:
     manifest = write_striped(store, b"/f", DATA)
     with part_file(tmp_path, manifest, 0).open("ab") as file:

@@ -15,7 +15,7 @@ from stripefs.store.base import Buffer, Handle, Identity, Watch
 from stripefs.store.local import LocalStore
 from stripefs.store.striped import AT_ONCE, StripedStore
 from stripefs.store.wrapper import WrappedHandle, WrappedStore
-from stripefs.testing import ThrottledStore
+from stripefs.testing import CountingStore, ThrottledStore
 from tests.integration.store.striped.material import DATA, UNIT, Failing
 from tests.support.stores import content
 from tests.support.striped_files import write_striped
@@ -49,19 +49,8 @@ def test_blocks_wait_for_a_service_that_is_away(inner: LocalStore) -> None:
 
 def test_few_parts_stay_open_and_all_are_closed(inner: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handles, "OPEN_PARTS", 3)
-    opened: list[Handle] = []
-    closed: list[Handle] = []
-
-    class Tracing(WrappedStore):
-        NAME = "tracing"
-
-        def open(self, path: bytes, expect: Identity | None = None) -> Handle:
-            handle = self.inner.open(path, expect)
-            opened.append(handle)
-            monkeypatch.setattr(handle, "close", lambda close=handle.close: (closed.append(handle), close()))
-            return handle
-
-    store = StripedStore(Tracing(inner))
+    counting = CountingStore(inner)
+    store = StripedStore(counting)
     write_striped(inner, b"/f", DATA, [(len(DATA), 11)])
     handle = store.open(b"/f")
     for _ in range(3):
@@ -69,9 +58,9 @@ def test_few_parts_stay_open_and_all_are_closed(inner: LocalStore, monkeypatch: 
             reads = threads.map(lambda at: bytes(handle.read(at, min(UNIT, len(DATA) - at))), range(0, len(DATA), UNIT))
             assert b"".join(reads) == DATA
         handle.locate(0, len(DATA))
-    assert len(opened) - len(closed) <= 3
+    assert 0 < counting.counts.open_now <= 3
     handle.close()
-    assert len(opened) == len(closed)
+    assert counting.counts.open_now == 0
     store.close()
 
 

@@ -17,6 +17,7 @@ from imagefs.blocks import store
 from imagefs.blocks.cachefile import LocalDevice
 from imagefs.blocks.store import BlockStore
 from imagefs.format.index import BLOCK
+from tests.support.caches import overwrite, refusing
 from tests.support.images.devices import MIB, FakeSource, Made, eventually, make, noise, opened, running, settled
 
 
@@ -209,18 +210,13 @@ async def test_a_disk_that_cannot_be_read_is_no_error_either(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: bool
 ) -> None:
     made = make(noise(3))
+    async with running(tmp_path / "blocks") as blocks:
+        await read_and_settle(blocks, made)
     async with opened(tmp_path, made) as (blocks, device):
-        await device.read(0, device.size)
-        await settled(device, blocks)
-    async with opened(tmp_path, made) as (blocks, device):
-
-        def preadv(*_: object) -> int:
-            raise OSError(errno.EIO, "cannot be read")
-
         if cut:
             os.truncate(device.path, BLOCK)
         else:
-            monkeypatch.setattr(os, "preadv", preadv)
+            monkeypatch.setattr(os, "preadv", refusing(errno.EIO))
         assert bytes(await device.read(0, device.size)) == made.content
         assert blocks.snapshot()["disk_errors"] > 0
 
@@ -244,9 +240,7 @@ async def test_room_of_blocks_whose_rows_a_crash_lost_comes_back(tmp_path: Path)
     async with opened(tmp_path, made) as (blocks, device):
         await device.read(0, 2 * BLOCK)
         await settled(device, blocks)
-    with device.path.open("r+b") as file:
-        file.seek(3 * BLOCK)
-        file.write(made.content[3 * BLOCK :])
+    overwrite(device.path, 3 * BLOCK, made.content[3 * BLOCK :])
     async with opened(tmp_path, made, FakeSource()) as (blocks, device):
         assert device.present == 2
         await eventually(lambda: on_disk(tmp_path / "blocks") == 2 * BLOCK)

@@ -22,22 +22,21 @@ from imagefs.format.index import BLOCK
 from stripefs.errors import HostFailed, NotFound, PermissionDenied, ServiceDown, StaleVersion, StoreError, Unsupported
 from stripefs.retry import AVOID_FIRST, HostHealth
 from stripefs.settings import StoreSettings
+from tests.support.caches import overwrite
 from tests.support.images.devices import MIB, FakeSource, Made, eventually, make, noise, opened, running, settled
 
 TEXT = b"all work and no play " * 6000
 
 
-class Failing:
+def failing(error: BaseException, times: int = 10**9) -> Callable[[int, bytes], bytes]:
     """Raises `error` the first `times` times."""
 
-    def __init__(self, error: BaseException, times: int) -> None:
-        self.error = error
-        self.times = times
-
-    def __call__(self, number: int, data: bytes) -> bytes:
-        if number < self.times:
-            raise self.error
+    def fault(number: int, data: bytes) -> bytes:
+        if number < times:
+            raise error
         return data
+
+    return fault
 
 
 async def read_all(blocks: BlockStore, made: Made, source: FakeSource) -> bytes:
@@ -63,7 +62,7 @@ async def test_a_store_that_comes_back_in_time_costs_time_only(
 ) -> None:
     mock_clock.rate = 200
     made = make(noise(3))
-    source = FakeSource(made, fault=Failing(error, 12))
+    source = FakeSource(made, fault=failing(error, 12))
     async with running(tmp_path / "blocks", io_timeout=600) as blocks:
         if ahead:
             device = await blocks.open(made.digest, made.index, source)
@@ -76,7 +75,7 @@ async def test_a_store_that_comes_back_in_time_costs_time_only(
 async def test_a_store_that_stays_away_is_an_error_in_time(tmp_path: Path, mock_clock: MockClock, what: str) -> None:
     mock_clock.rate = 10  # so that the last of its tries is over before the time is up, also on a busy machine
     made = make(noise(3))
-    source = FakeSource(made, fault=Failing(ServiceDown("out of reach"), 10**9))
+    source = FakeSource(made, fault=failing(ServiceDown("out of reach")))
     if what != "out of reach":
         source.gate.clear()
     async with running(tmp_path / "blocks", io_timeout=20) as blocks:
@@ -114,10 +113,10 @@ async def test_what_does_not_pass_is_tried_three_times(
     mock_clock.rate = 50
     made = make(noise(3))
     async with running(tmp_path / "blocks") as blocks:
-        source = FakeSource(made, fault=Failing(error, 2))
+        source = FakeSource(made, fault=failing(error, 2))
         assert await read_all(blocks, made, source) == made.content
     async with running(tmp_path / "others") as blocks:
-        source = FakeSource(made, fault=Failing(error, 10**9))
+        source = FakeSource(made, fault=failing(error))
         with pytest.raises(BlockUnavailable) as caught:
             await read_all(blocks, made, source)
         assert caught.value.errno == errno.EIO
@@ -154,15 +153,8 @@ async def test_what_always_arrives_wrong_is_an_error(
         assert device.present == 0
 
 
-def overwrite(data: Path, piece: bytes, *places: int) -> None:
-    with data.open("r+b") as file:
-        for place in places:
-            file.seek(place)
-            file.write(piece)
-
-
 def blank_without_mark(data: Path) -> None:
-    overwrite(data, bytes(3 * BLOCK), 0)
+    overwrite(data, 0, bytes(3 * BLOCK))
     data.with_suffix(".complete").unlink()
 
 
@@ -174,8 +166,9 @@ def garbage_table(data: Path) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        pytest.param(lambda data: overwrite(data, b"\0\0\0", 2 * BLOCK + 5), id="flip"),
-        pytest.param(lambda data: overwrite(data, b"garbage", 5 * BLOCK + 1000, 6 * BLOCK + 1000), id="garbage holes"),
+        pytest.param(lambda data: overwrite(data, 2 * BLOCK + 5, b"\0\0\0"), id="flip"),
+        pytest.param(lambda data: overwrite(data, 5 * BLOCK + 1000, b"garbage"), id="garbage in a hole"),
+        pytest.param(lambda data: overwrite(data, 6 * BLOCK + 1000, b"garbage"), id="garbage behind a short block"),
         pytest.param(blank_without_mark, id="zeros without mark"),
         pytest.param(lambda data: os.truncate(data, 3 * BLOCK), id="cut"),
         pytest.param(Path.unlink, id="delete data"),
@@ -219,20 +212,13 @@ class Copies(FakeSource):
         """Nothing is open."""
 
 
-def broken(error: Exception) -> Callable[[int, bytes], bytes]:
-    def fault(number: int, data: bytes) -> bytes:
-        raise error
-
-    return fault
-
-
 FAULTS: dict[str, Callable[[int, bytes], bytes]] = {
-    "down": broken(ServiceDown("away")),
-    "refusing": broken(HostFailed("429 Too Many Requests")),
-    "missing": broken(NotFound("no such pack")),
-    "whole": broken(Unsupported("the whole file where a part was asked for")),
-    "strange": broken(StoreError("a redirect in a circle")),
-    "panicking": broken(RuntimeError("a bug of a client")),
+    "down": failing(ServiceDown("away")),
+    "refusing": failing(HostFailed("429 Too Many Requests")),
+    "missing": failing(NotFound("no such pack")),
+    "whole": failing(Unsupported("the whole file where a part was asked for")),
+    "strange": failing(StoreError("a redirect in a circle")),
+    "panicking": failing(RuntimeError("a bug of a client")),
     "damaged": lambda number, data: bytes(len(data)),
     "short": lambda number, data: data[:-1],
     "empty": lambda number, data: b"",
@@ -396,7 +382,7 @@ async def test_a_store_that_hangs_is_not_waited_for(tmp_path: Path, mock_clock: 
 
 
 async def test_a_store_that_is_closed_is_asked_no_more(tmp_path: Path, made: Made) -> None:
-    closed, other = FakeSource(made, fault=broken(AssertionError("it is closed"))), FakeSource(made)
+    closed, other = FakeSource(made, fault=failing(AssertionError("it is closed"))), FakeSource(made)
     async with opened(tmp_path, made, closed, other) as (blocks, device):
         blocks.remove_source(closed)
         assert bytes(await device.read(0, device.size)) == made.content

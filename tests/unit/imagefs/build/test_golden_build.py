@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import random
 import time
@@ -9,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -55,7 +58,6 @@ def stored(folder: Path, source: str, put: Callable[[Images], None] = lambda _im
 
 
 def test_threads_and_listings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "tree").mkdir()
     write_tree(tmp_path / "tree")
     source = f"dir:{tmp_path / 'tree'}"
     first = stored(tmp_path / "0", source)
@@ -68,17 +70,12 @@ def test_threads_and_listings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             time.sleep(chance.random() / 200)
             return encode(*arguments)
 
-        class Shuffled:
-            def __init__(self, path: bytes, chance: random.Random = chance) -> None:
-                with scandir(path) as entries:
-                    self._entries = list(entries)
-                chance.shuffle(self._entries)
-
-            def __enter__(self) -> Iterator[os.DirEntry[bytes]]:
-                return iter(self._entries)
-
-            def __exit__(self, *_: object) -> None:
-                pass
+        @contextlib.contextmanager
+        def shuffled(path: bytes, chance: random.Random = chance) -> Iterator[Iterator[os.DirEntry[bytes]]]:
+            with scandir(path) as entries:
+                found = list(entries)
+            chance.shuffle(found)
+            yield iter(found)
 
         def put_slowly(images: Images, chance: random.Random = chance) -> None:
             put_pack = images.put_pack
@@ -90,7 +87,7 @@ def test_threads_and_listings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             monkeypatch.setattr(images, "put_pack", put)
 
         monkeypatch.setattr(packs, "_encode", slowly)
-        monkeypatch.setattr(content, "os", SimpleNamespace(**{**vars(os), "scandir": Shuffled}))
+        monkeypatch.setattr(content, "os", SimpleNamespace(**{**vars(os), "scandir": shuffled}))
         assert stored(tmp_path / str(seed), source, put_slowly) == first
 
 
@@ -114,18 +111,11 @@ def test_layers_and_their_packing(tmp_path: Path) -> None:
 
 def test_a_pack_that_cannot_be_stored_fails_the_build(tmp_path: Path) -> None:
     """Though another thread stores it, while the next one is being filled."""
-    (tmp_path / "tree").mkdir()
     write_tree(tmp_path / "tree")
 
     def fail_later(images: Images) -> None:
-        left = iter(range(3))
-
-        def put(pack: Pack, data: bytes) -> bool:
-            if next(left, None) is None:
-                raise OSError(28, "no space")
-            return True
-
-        images.put_pack = put  # type: ignore[method-assign]
+        answers = itertools.chain([True] * 3, itertools.repeat(OSError(28, "no space")))
+        images.put_pack = Mock(side_effect=answers)  # type: ignore[method-assign]
 
     with pytest.raises(OSError, match="no space"):
         stored(tmp_path / "0", f"dir:{tmp_path / 'tree'}", fail_later)

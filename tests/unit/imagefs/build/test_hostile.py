@@ -140,9 +140,11 @@ def test_it_is_refused(victim: Victim, name: str) -> None:
 
 def test_every_name_stays_inside(victim: Victim) -> None:
     """No tool refuses these: an absolute name and an absolute link are inside the image, as in a container."""
-    archive = tar.file(b"/etc/x", data=b"1") + tar.file(b"link", tar.SYMLINK, link=b"/etc") + tar.file(b"link/y")
-    root = victim.build(victim.layers(archive + tar.END))
-    assert [path for path, _ in walk(root)] == [b"", b"etc", b"etc/x", b"etc/y", b"link"]
+    links = tar.file(b"link", tar.SYMLINK, link=b"/./etc/") + tar.file(b"near", tar.SYMLINK, link=b"etc/d")
+    lower = tar.file(b"/etc/d/x", data=b"1") + links + tar.file(b"link/y")
+    root = victim.build(victim.layers(lower + tar.END, tar.file(b"link/z") + tar.file(b"near/z") + tar.END))
+    inside = [b"etc/d", b"etc/d/x", b"etc/d/z", b"etc/y", b"etc/z"]
+    assert [path for path, _ in walk(root)] == [b"", b"etc", *inside, b"link", b"near"]
     victim.nothing_left()
 
 

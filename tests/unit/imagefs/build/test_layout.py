@@ -36,17 +36,15 @@ def tree(sizes: dict[str, dict[str, int]]) -> tuple[Inode, dict[Inode, Content],
     """Directories of files of these sizes."""
     contents: dict[Inode, Content] = {}
     named: dict[str, Inode] = {}
-    root = Inode(stat.S_IFDIR | 0o755, children={})
-    assert root.children is not None
+    folders: dict[bytes, Inode] = {}
     for folder, files in sizes.items():
-        inside = Inode(stat.S_IFDIR | 0o755, children={})
-        assert inside.children is not None
-        root.children[folder.encode()] = inside
+        inside: dict[bytes, Inode] = {}
         for name, size in files.items():
             file = Inode(stat.S_IFREG | 0o644, size=size)
-            inside.children[name.encode()] = named[f"{folder}/{name}"] = file
+            inside[name.encode()] = named[f"{folder}/{name}"] = file
             contents[file] = Bytes(bytes(size))  # type: ignore[assignment]  # a list is as good as an iterator
-    return root, contents, named
+        folders[folder.encode()] = Inode(stat.S_IFDIR | 0o755, children=inside)
+    return Inode(stat.S_IFDIR | 0o755, children=folders), contents, named
 
 
 _sizes = st.dictionaries(

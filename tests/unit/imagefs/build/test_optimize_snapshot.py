@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,7 +20,7 @@ from imagefs.housekeeping.listing import remove_snapshot
 from imagefs.housekeeping.verify import verify
 from imagefs.repository import snapshot_lease
 from imagefs.repository.images import GRACE, Images
-from imagefs.repository.snapshot_lease import acquire
+from imagefs.repository.snapshot_lease import RenewedLock, acquire
 from imagefs.repository.snapshots import Snapshots
 from imagefs.repository.traces import Traces
 from imagefs.settings import AUTO
@@ -87,10 +88,6 @@ def test_one_host_at_a_time(snapshots: Snapshots) -> None:
 
 def test_two_at_once_where_there_are_no_locks(snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch) -> None:
     """Equal starts make the same of it, and neither takes that away."""
-
-    def no_locks(*_given: object) -> None:
-        raise Unsupported("no locks here")
-
     images, base, real = snapshots.images, snapshots.load(NAME).image, optimize_snapshot.optimize
 
     def slow(*given: object, **more: object) -> object:
@@ -98,7 +95,7 @@ def test_two_at_once_where_there_are_no_locks(snapshots: Snapshots, monkeypatch:
         assert "are one hot device now" in add_hot_device(snapshots, NAME)
         return real(*given, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(snapshot_lease, "acquire", no_locks)
+    monkeypatch.setattr(snapshot_lease, "acquire", Mock(side_effect=Unsupported("no locks here")))
     monkeypatch.setattr(optimize_snapshot, "optimize", slow)
     assert "are one hot device now" in add_hot_device(snapshots, NAME)
     assert images.images().keys() == {base, snapshots.load(NAME).image}
@@ -148,15 +145,8 @@ def test_a_snapshot_that_is_removed_stays_so(snapshots: Snapshots, monkeypatch: 
 
 def test_a_lead_that_was_lost_changes_nothing(snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch) -> None:
     before, images = snapshots.load(NAME), snapshots.images
-
-    class Lost:
-        def check(self) -> None:
-            raise DraftLost("somebody else leads")
-
-        def release(self) -> None:
-            pass
-
-    monkeypatch.setattr(snapshot_lease, "acquire", lambda *_given: Lost())
+    lost = Mock(RenewedLock, check=Mock(side_effect=DraftLost("somebody else leads")))
+    monkeypatch.setattr(snapshot_lease, "acquire", lambda *_given: lost)
     with pytest.raises(DraftLost):
         add_hot_device(snapshots, NAME)
     assert snapshots.load(NAME) == before

@@ -9,18 +9,13 @@ import pytest
 
 from imagefs.cli import main as start
 from imagefs.cli.common import Bar
-from imagefs.cli.main import PROGRAM
-from tests.contract import commands as command_conformance
-from tests.contract.commands import CommandConformance, completed
+from tests.contract.commands import CommandConformance, completed, forget_settings
+from tests.unit.imagefs.cli.conftest import Command
 
 
 @pytest.fixture(autouse=True)
 def no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    command_conformance.forget_settings(tmp_path, monkeypatch)
-
-
-def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    return command_conformance.said(PROGRAM, capsys, arguments)
+    forget_settings(tmp_path, monkeypatch)
 
 
 class TestImagefs(CommandConformance):
@@ -43,6 +38,10 @@ class TestImagefs(CommandConformance):
         (["verify", "/srv", "--config", "/none"], 2, "/none does not exist", "IMAGEFS_CONFIG"),
         (["trace", "show", "/none"], 2, "'/none' is no file that is there", "STORE#TAG"),
         (["trace", "show", "/srv#app/a/b/c"], 2, "names no trace", "STORE#TAG/WORKLOAD/NAME"),
+        (["push", "/store#app", "/elsewhere"], 2, "names no repository of a registry", "write oci://HOST/NAME"),
+        (["pull", "/store#app", "/elsewhere"], 2, "names no image of a registry", "`imagefs push` copies into one"),
+        (["push", "/store#app", "oci://h/n@sha256:" + "ab" * 32], 2, "is a digest where a tag belongs", ""),
+        (["convert", "oci://h/n:1"], 2, "is no image of a registry", "write docker://h/n:1"),
         (["ls", "/none"], 3, "/none: No such file or directory", ""),
         (["build", "dir:/none", "STORE"], 4, "/none cannot be read: No such file or directory", ""),
         (["build", "oci:/none", "STORE"], 4, "oci-layout is missing in /none", ""),
@@ -55,11 +54,11 @@ class TestImagefs(CommandConformance):
     ],
 )
 def test_what_cannot_be_is_one_line_with_the_code_of_its_kind(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], code: int, what: str, hint: str
+    imagefs: Command, tmp_path: Path, arguments: list[str], code: int, what: str, hint: str
 ) -> None:
     (tmp_path / "store").mkdir()
     arguments = [argument.replace("STORE", str(tmp_path / "store")) for argument in arguments]
-    found, out, err = said(capsys, *arguments)
+    found, out, err = imagefs.run(*arguments)
     assert (found, out, err.count("\n")) == (code, "", 1)
     assert err.startswith("imagefs: ")
     assert what in err

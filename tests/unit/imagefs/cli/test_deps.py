@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.build.content import scan
-from imagefs.build.image import build
 from imagefs.errors import DamagedObject, NoSuchSnapshot
 from imagefs.format.documents import Snapshot, key_digest
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots
-from tests.support.images.stores import age, files, write_tree
+from tests.support.images.stores import age, build_tree, files, write_tree
 from tests.unit.imagefs.cli.conftest import Command
 
 KEY = {"salt": "x"}
@@ -22,7 +20,7 @@ KEY = {"salt": "x"}
 @pytest.fixture
 def name(images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A snapshot in the store that the environment names."""
-    report = build(*scan(str(write_tree(tmp_path / "source", a=1))), images, source=key_digest(KEY))
+    report = build_tree(write_tree(tmp_path / "source", a=1), images, source=key_digest(KEY))
     Snapshots(images).put(Snapshot(KEY, report.digest, "host", ("/opt/deps",), 1700000000.0, 12.0, ("a line",)))
     monkeypatch.setenv("IMAGEFS_STORE", str(tmp_path / "store"))
     return key_digest(KEY)
@@ -71,7 +69,7 @@ def test_rm_and_gc(imagefs: Command, images: Images, tmp_path: Path, name: str) 
     snapshot, (image,) = Snapshots(images).load(name), images.images()
     assert imagefs.json("deps", "rm", name[:12]) == {"snapshots": [name], "images": [image]}
     assert (said(imagefs, "ls"), images.images()) == ("", {})
-    build(*scan(str(tmp_path / "source")), images, source=name)
+    build_tree(tmp_path / "source", images, source=name)
     Snapshots(images).put(snapshot)
     age(files(tmp_path / "store"), 31 * 24)
     assert f"snapshot {name}\n" in said(imagefs, "gc", "--dry-run")

@@ -12,7 +12,8 @@ import pytest
 from imagefs.format.trace import Trace
 from imagefs.repository.images import Images
 from imagefs.repository.traces import Traces
-from tests.support.images.starts import build_tree, imports, make_tree, open_store, trace
+from tests.support.images.starts import build_tree, imports, make_tree, trace
+from tests.support.images.stores import images_in
 from tests.unit.imagefs.cli.conftest import Command
 
 
@@ -89,7 +90,7 @@ def test_merge(images: Images, root: Path, app: str, tmp_path: Path, imagefs: Co
 def test_traces_of_another_build_can_be_given(
     images: Images, root: Path, app: str, tmp_path: Path, imagefs: Command
 ) -> None:
-    other = open_store(tmp_path / "other")
+    other = images_in(tmp_path / "other")
     starts(other, root, build_tree(root, other))
     (root / "lib/new").write_bytes(b"another build")
     digest = build_tree(root, images)

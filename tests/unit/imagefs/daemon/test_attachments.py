@@ -9,6 +9,7 @@ import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 import trio
@@ -87,24 +88,18 @@ async def test_80_uses_leave_nothing(
 async def test_an_announced_image_is_asked_for_once(
     tmp_path: Path, store: Path, open_journal: OpenJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
-    resolve = Images.resolve
-
-    def counted(images: Images, name: str) -> str:
-        asked.append(name)
-        return resolve(images, name)
-
-    monkeypatch.setattr(Images, "resolve", counted)
+    resolve = create_autospec(Images.resolve, side_effect=Images.resolve)
+    monkeypatch.setattr(Images, "resolve", resolve)
     async with running_host(tmp_path, open_journal()) as host:
         first = await host.attach(request(store))
-        assert asked == ["t"]
+        assert [one.args[1] for one in resolve.call_args_list] == ["t"]
         announced = request(store)
         await host.early_answers.announce(AnnounceRequest(announced.id, f"{store}#t"))
-        await eventually(lambda: len(asked) == 2)
+        await eventually(lambda: resolve.call_count == 2)
         assert (await host.attach(announced)).image == first.image
-        assert len(asked) == 2
+        assert resolve.call_count == 2
         await host.attach(request(store))
-        assert len(asked) == 3, "one that was not announced"
+        assert resolve.call_count == 3, "one that was not announced"
 
 
 async def test_one_id_is_one_use_whoever_asks(tmp_path: Path, store: Path, open_journal: OpenJournal) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -31,16 +32,10 @@ URL = "http://store/images"
 async def test_dependency_snapshots_tell_once_of_options_that_are_not_in_force(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def use(request: object) -> Unserved:
-        return Unserved("missing")
-
-    async def nothing(self: DaemonBackend) -> None:
-        pass
-
-    monkeypatch.setattr(DaemonBackend, "_need_cache", nothing)
+    monkeypatch.setattr(DaemonBackend, "_need_cache", AsyncMock())
     running = DaemonSettings(cache_size=1 << 30)
     backend = DaemonBackend(SimpleNamespace(payload=running.to_json()))  # type: ignore[arg-type]
-    backend._host = SimpleNamespace(use=use)  # type: ignore[assignment]
+    backend._host = Mock(use=AsyncMock(return_value=Unserved("missing")))
     answer = await backend._use(AttachRequest("1", StoreSettings(), "deps/n"))
     monkeypatch.setattr(Client, "_ask", lambda *_, **__: answer)
     client = Client(DaemonSettings(cache_size=1 << 20), {"cache_size": "cache-size"})

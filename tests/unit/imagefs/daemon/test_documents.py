@@ -13,8 +13,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import trio
@@ -25,7 +24,7 @@ from imagefs.daemon import documents, metadata_cache
 from imagefs.daemon.devices import DeviceTree, OpenDevices
 from imagefs.daemon.documents import Documents
 from imagefs.daemon.metadata_cache import RECENT, MetadataCache
-from imagefs.daemon.state import StateJournal
+from imagefs.daemon.state import DeviceUse, StateJournal
 from imagefs.errors import DocumentUnreadable
 from imagefs.format.documents import DeviceEntry, Manifest, Metadata
 from imagefs.format.index import BLOCK, BlockLocation, Pack, write
@@ -34,34 +33,32 @@ from imagefs.repository.images import Images, object_path
 from imagefs.repository.store import StoreRepository
 from stripefs.errors import ServiceDown, StoreError
 from stripefs.fuse.protocol import ROOT
+from stripefs.fuse.state_memory import MemoryJournal
 from stripefs.settings import StoreSettings
 from stripefs.store.local import LocalStore
+from tests.support.caches import overwrite, refusing
 from tests.support.images.devices import make, noise, running
 from tests.support.images.stores import images_in
+from tests.unit.imagefs.daemon.fake_host import attachment
 
 
 @pytest.mark.parametrize("error", [ImportError("socksio"), ValueError("proxy"), OSError(2, "none"), SystemExit(1)])
 async def test_clients_that_cannot_be_loaded_and_stores_that_are_remembered_as_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    loaded = []
-
-    def prepare(scheme: str) -> None:
-        loaded.append(scheme)
-        raise error
-
+    prepare = Mock(side_effect=error)
     monkeypatch.setattr(documents, "prepare", prepare)
     cache = MetadataCache(tmp_path)
     cache.remember("s3://bucket/images", "t", "0" * 64)
     for number, data in enumerate((b"", b"\xff", b"[]")):
         (tmp_path / "names" / str(number)).write_bytes(data)
     await Documents(cache, 1.0).prepare()
-    assert sorted(loaded) == ["http", "s3"]
-    loaded.clear()
+    assert sorted(one.args for one in prepare.call_args_list) == [("http",), ("s3",)]
+    prepare.reset_mock()
     for data in (b"[" * 100_000, b'{"store": 5}', b'{"store": "what://is/this"}'):
         (tmp_path / "names/0").write_bytes(data)
         await Documents(cache, 1.0).prepare()
-    assert loaded == ["http"] * 3
+    assert [one.args for one in prepare.call_args_list] == [("http",)] * 3
 
 
 class Hanging(PackSource):
@@ -192,11 +189,7 @@ def test_an_index_that_cannot_be_read_is_an_error_and_fetched_anew(
     if fault == "cut":
         os.truncate(cache.folder / "indexes" / digest, 100)
     else:
-
-        def pread(descriptor: int, length: int, at: int) -> bytes:
-            raise OSError(5, "Input/output error")
-
-        monkeypatch.setattr(os, "pread", pread)
+        monkeypatch.setattr(os, "pread", refusing(errno.EIO))
     for call in (lambda: index.place(150), lambda: index.length(150), lambda: list(index.digests())):
         with pytest.raises(DocumentUnreadable):
             call()
@@ -205,7 +198,7 @@ def test_an_index_that_cannot_be_read_is_an_error_and_fetched_anew(
     assert cache.index(digest, images).place(150).digest == bytes([150]) * 32
 
 
-async def test_a_device_whose_index_is_lost_is_read_on(tmp_path: Path) -> None:
+async def test_a_device_whose_index_is_lost_is_read_on(tmp_path: Path, journal: MemoryJournal) -> None:
     made = make(noise(6))
     images = images_in(tmp_path / "store")
     for digest, data in made.packs.items():
@@ -215,15 +208,12 @@ async def test_a_device_whose_index_is_lost_is_read_on(tmp_path: Path) -> None:
     assert images.put_object("indexes", out.getvalue()) == made.digest
     store = StoreSettings(url=str(tmp_path / "store"))
     cache = MetadataCache(tmp_path / "cache")
-    nowhere = SimpleNamespace(load=lambda: iter(()), append=lambda _: None, full=lambda: False)
-    journal = StateJournal(nowhere)  # type: ignore[arg-type]
-    use = {"tag": "", "size": made.index.device_bytes, "index": made.digest}
-    names = dict.fromkeys(("name", "image", "base", "metadata"), "")
-    attachment = {"id": "1", "store": store._asdict(), "since": 0.0, **names}
-    journal.record({"attach": {**attachment, "devices": [use]}})
+    kept = StateJournal(journal)
+    use = DeviceUse("cold", made.index.device_bytes, made.digest)
+    kept.record({"attach": attachment("1", store=store._asdict(), devices=(use,)).to_json()})
     async with running(tmp_path / "blocks") as blocks:
-        opened = OpenDevices(journal.state, blocks, Documents(cache, 5.0))
-        tree = DeviceTree(journal, opened, lambda *_: None, lambda _: None, lambda *_: None, lambda: (1, 0))
+        opened = OpenDevices(kept.state, blocks, Documents(cache, 5.0))
+        tree = DeviceTree(kept, opened, lambda *_: None, lambda _: None, lambda *_: None, lambda: (1, 0))
         source = opened.source(store)
         await opened.open(made.digest, source)
         handle = await tree.open((await tree.lookup(ROOT, made.digest.encode())).id)
@@ -318,29 +308,22 @@ def test_metadata_is_read_again_only_when_its_file_changed(tmp_path: Path, monke
     content = random.Random(1).randbytes(100_000)
     entry = images.put_metadata(content)
     cache = MetadataCache(tmp_path / "cache")
-    read: list[str] = []
-    digest_of = hashlib.file_digest
-
-    def counted(file: Any, name: str) -> Any:
-        read.append(name)
-        return digest_of(file, name)
-
-    monkeypatch.setattr(hashlib, "file_digest", counted)
+    read = Mock(side_effect=hashlib.file_digest)
+    monkeypatch.setattr(hashlib, "file_digest", read)
     path = cache.metadata(entry, lambda: images)
     for _ in range(3):
         assert cache.metadata(entry, lambda: images) == path
-    assert read == [], "what was just written is not read, and later it is the same"
+    assert read.call_count == 0, "what was just written is not read, and later it is the same"
     assert MetadataCache(tmp_path / "cache").metadata(entry, lambda: images) == path
-    assert read == ["sha256"], "another process reads what it did not write"
+    assert read.call_count == 1, "another process reads what it did not write"
     before = path.stat()
-    with path.open("r+b") as file:
-        file.write(bytes(10))
+    overwrite(path, 0, bytes(10))
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     cache.metadata(entry, lambda: images)
-    assert read == ["sha256"] * 2
+    assert read.call_count == 2
     assert path.read_bytes() == content, "fetched anew, although size and time are the same"
     cache.metadata(entry, lambda: images)
-    assert read == ["sha256"] * 2
+    assert read.call_count == 2
 
 
 def test_documents_go_to_memory_when_the_disk_is_full(

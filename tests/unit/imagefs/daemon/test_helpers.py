@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 import trio
@@ -107,10 +108,7 @@ async def test_few_programs_run_at_once_and_few_wait(
 async def test_what_goes_wrong_reaches_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
-    async def fake(module: str, facts: Any, within: float, descriptors: Sequence[int] = ()) -> dict[str, Any]:
-        raise error
-
-    monkeypatch.setattr(helpers, "run_helper", fake)
+    monkeypatch.setattr(helpers, "run_helper", AsyncMock(side_effect=error))
     learner = TraceMaker(DaemonSettings(cache=str(tmp_path)))
     for number in range(MOST_WAITING + 1):
         one = attachment(f"{number:032x}")
@@ -122,16 +120,13 @@ async def test_what_goes_wrong_reaches_nobody(
 async def test_an_answer_of_another_program_is_no_reason_to_improve(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
-
-    async def fake(module: str, facts: Any, within: float, descriptors: Sequence[int] = ()) -> dict[str, Any]:
-        asked.append(module)
-        return {} if len(asked) == 1 else {"plan_traces": 1, "stored": "s3://x"}
-
-    monkeypatch.setattr(helpers, "run_helper", fake)
+    stored = {"plan_traces": 1, "stored": "s3://x"}
+    run = AsyncMock(side_effect=[{}, stored, {}])
+    monkeypatch.setattr(helpers, "run_helper", run)
     learner = TraceMaker(DaemonSettings(cache=str(tmp_path)))
     for _ in range(2):
         await learner.make_trace(attachment("1", snapshot="e" * 64), START)
+    asked = [call.args[0] for call in run.await_args_list]
     assert asked == ["imagefs.trace.finalize", "imagefs.trace.finalize", "imagefs.build.optimize_snapshot"]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -111,36 +111,28 @@ def releasing(name: str, client: str = CLIENT, *, at_once: bool = False) -> Rele
     return ReleaseRequest(Lease(name, client), at_once)
 
 
-def run(main: Callable[[World, Leases], Awaitable[None]]) -> World:
-    """`main` beside the task that unmounts."""
-    world = World()
-
-    async def all_of_it() -> None:
-        async with trio.open_nursery() as nursery:
-            await nursery.start(SharedMounts(world, Path("/nonexistent")).run)
-            await main(world, Leases(SETTINGS, world))
-            nursery.cancel_scope.cancel()
-
-    with pytest.MonkeyPatch.context() as patch:
-        for where in (module, shares_module):
-            patch.setattr(where, "run_helper", world.run_helper)
-        patch.setattr(module.processes, "namespace", lambda: 1)
-        patch.setattr(os, "geteuid", lambda: 0)
-        trio.run(all_of_it, clock=MockClock(autojump_threshold=0))
-    return world
+@pytest.fixture
+async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    """Beside the task that unmounts."""
+    made = World()
+    for where in (module, shares_module):
+        monkeypatch.setattr(where, "run_helper", made.run_helper)
+    monkeypatch.setattr(module.processes, "namespace", lambda: 1)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(SharedMounts(made, Path("/nonexistent")).run)
+        yield made
+        nursery.cancel_scope.cancel()
 
 
-def beside_unmounts(main: Callable[[World, Leases], Awaitable[None]]) -> Callable[[], None]:
-    """A test of `main`."""
-
-    def test() -> None:
-        run(main)
-
-    return test
+@pytest.fixture
+async def leases(world: World) -> Leases:
+    return Leases(SETTINGS, world)
 
 
-@beside_unmounts
-async def test_many_leases_have_one_mount_until_the_last_is_released(world: World, leases: Leases) -> None:
+async def test_many_leases_have_one_mount_until_the_last_is_released(
+    world: World, leases: Leases, autojump_clock: MockClock
+) -> None:
     async with trio.open_nursery() as nursery:
         for number in range(5):
             nursery.start_soon(leases.hold, request("one", f"c{number}"))
@@ -171,8 +163,9 @@ async def test_many_leases_have_one_mount_until_the_last_is_released(world: Worl
     assert not world.standing
 
 
-@beside_unmounts
-async def test_an_image_that_is_discarded_does_not_linger(world: World, leases: Leases) -> None:
+async def test_an_image_that_is_discarded_does_not_linger(
+    world: World, leases: Leases, autojump_clock: MockClock
+) -> None:
     for image in IMAGES:
         await leases.hold(request(image, image))
         await leases.release(releasing(image))
@@ -185,8 +178,9 @@ async def test_an_image_that_is_discarded_does_not_linger(world: World, leases: 
     assert world.discarded == parts * 2
 
 
-@beside_unmounts
-async def test_snapshots_are_stacked_above_the_image_and_released_with_it(world: World, leases: Leases) -> None:
+async def test_snapshots_are_stacked_above_the_image_and_released_with_it(
+    world: World, leases: Leases, autojump_clock: MockClock
+) -> None:
     numpy, torch = (pool_path(SETTINGS, SNAPSHOTS[name]) for name in ("numpy", "torch"))
     held = await hold(leases, request("one", "c", above=["torch", "nosuch", "bad", "numpy"]))
     assert held.lowerdirs == (torch, numpy, pool_path(SETTINGS, IMAGES["one"]))
@@ -203,33 +197,32 @@ async def test_snapshots_are_stacked_above_the_image_and_released_with_it(world:
     await leases.release(releasing("d"))
 
 
-def test_what_a_killed_daemon_left_is_unmounted_but_what_is_mounted_anew_meanwhile_stays(tmp_path: Path) -> None:
+async def test_what_a_killed_daemon_left_is_unmounted_but_what_is_mounted_anew_meanwhile_stays(
+    world: World, tmp_path: Path, autojump_clock: MockClock
+) -> None:
     settings = DaemonSettings(runtime=str(tmp_path))
     paths = {pool_path(settings, image) for image in IMAGES.values()}
     left = pool_path(settings, "c" * 64)
     for path in (*paths, left):
         Path(path).mkdir(parents=True)
-
-    async def main(world: World, _: Leases) -> None:
-        leases = Leases(settings, world)
-        world.standing.add(left)
-        world.slow = waiting = []
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(leases.tidy)
+    leases = Leases(settings, world)
+    world.standing.add(left)
+    world.slow = waiting = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(leases.tidy)
+        await wait_all_tasks_blocked()
+        for name in IMAGES:
+            nursery.start_soon(leases.hold, request(name, f"on {name}"))
+        while world.mounts < len(paths) or not all(event.is_set() for event in waiting):
             await wait_all_tasks_blocked()
-            for name in IMAGES:
-                nursery.start_soon(leases.hold, request(name, f"on {name}"))
-            while world.mounts < len(paths) or not all(event.is_set() for event in waiting):
-                await wait_all_tasks_blocked()
-                for event in reversed(waiting):
-                    event.set()
-        assert world.standing == paths
-
-    run(main)
+            for event in reversed(waiting):
+                event.set()
+    assert world.standing == paths
 
 
-@beside_unmounts
-async def test_a_lease_waits_for_the_end_of_a_mount_or_an_unmount(world: World, leases: Leases) -> None:
+async def test_a_lease_waits_for_the_end_of_a_mount_or_an_unmount(
+    world: World, leases: Leases, autojump_clock: MockClock
+) -> None:
     """A mount that failed leaves nothing, and can be asked for again; one that cannot be unmounted is joined."""
     held: list[HeldImage] = []
 
@@ -272,8 +265,7 @@ async def test_a_lease_waits_for_the_end_of_a_mount_or_an_unmount(world: World, 
     assert (world.known, world.standing) == ({}, set())
 
 
-@beside_unmounts
-async def test_where_no_lease_can_be_had(world: World, leases: Leases) -> None:
+async def test_where_no_lease_can_be_had(leases: Leases, autojump_clock: MockClock) -> None:
     with pytest.raises(MountError, match="another mount namespace"):
         await leases.hold(request("one", "c")._replace(namespace=2))
     assert await leases.hold(request("none", "c")) == Unserved("missing", "no none")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock, Mock, call
 
 import pytest
 import trio
@@ -29,7 +30,7 @@ from imagefs.daemon.leases import Leases
 from imagefs.daemon.liveness import LivenessWatch
 from imagefs.daemon.metadata_cache import MetadataCache
 from imagefs.daemon.mount_pool import MountPool
-from imagefs.daemon.protocol import Attached, AttachRequest, SnapshotUse
+from imagefs.daemon.protocol import AttachRequest, SnapshotUse
 from imagefs.daemon.record_and_replay import Sessions
 from imagefs.daemon.shared_mounts import SharedMounts
 from imagefs.daemon.state import Attachment, DeviceUse
@@ -128,20 +129,8 @@ class Uses(FakeHost):
 
 
 async def test_watching_one_use_goes_on_after_an_error(monkeypatch: pytest.MonkeyPatch, clock: MockClock) -> None:
-    failed: set[str] = set()
-
-    def fail_once(what: str) -> None:
-        if what not in failed:
-            failed.add(what)
-            raise RuntimeError("injected")
-
-    async def ended(process: int, since: int) -> None:
-        fail_once("ended")
-
-    async def exists(self: LivenessWatch, path: str) -> bool:
-        fail_once("exists")
-        return True
-
+    ended = AsyncMock(side_effect=[RuntimeError("injected"), None])
+    exists = AsyncMock(side_effect=[RuntimeError("injected"), True])
     monkeypatch.setattr(liveness, "ended", ended)
     monkeypatch.setattr(LivenessWatch, "_exists", exists)
     one = attachment("1", owner=1, begun=1e9, record_seconds=60.0, ready_file="/ready", namespace=processes.namespace())
@@ -153,7 +142,7 @@ async def test_watching_one_use_goes_on_after_an_error(monkeypatch: pytest.Monke
         await uses.finished.wait()
         await uses.left["1"].wait()
         nursery.cancel_scope.cancel()
-    assert failed == {"ended", "exists"}
+    assert (ended.await_count, exists.await_count) == (2, 2)
 
 
 async def test_an_unmount_that_fails_unexpectedly_is_tried_again_and_holds_up_no_other(
@@ -180,16 +169,7 @@ async def test_an_unmount_that_fails_unexpectedly_is_tried_again_and_holds_up_no
 
 
 async def test_users_and_uses_of_snapshots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: MockClock) -> None:
-    runs = []
-
-    async def ended(process: int, since: int) -> None:
-        runs.append(process)
-        if len(runs) == 1:
-            raise RuntimeError("injected")
-
-    async def attach() -> Attached:
-        return attached("1")
-
+    ended = AsyncMock(side_effect=[RuntimeError("injected"), None])
     monkeypatch.setattr(shared_mounts, "ended", ended)
     one = attachment("1", snapshot="n", mountpoint="/m", users=[[7, 1]], kept=True)
     uses = Uses(one)
@@ -197,11 +177,11 @@ async def test_users_and_uses_of_snapshots(tmp_path: Path, monkeypatch: pytest.M
         found = SharedMounts(uses, tmp_path)
         await nursery.start(found.run)
         asked = AttachRequest("1", StoreSettings(), "t", snapshot=SnapshotUse("n"))
-        assert await found.use(asked, attach) == attached("1")
+        assert await found.use(asked, AsyncMock(return_value=attached("1"))) == attached("1")
         await eventually(lambda: not one.users)
         assert uses.note_use.runs == 1
         nursery.cancel_scope.cancel()
-    assert runs == [7, 7]
+    assert ended.await_args_list == [call(7, 1)] * 2
 
 
 async def test_what_is_fetched_ahead_and_learned_ends_with_itself(
@@ -234,12 +214,7 @@ async def test_what_fails_unexpectedly_is_at_most_an_error_of_the_reader(
     tmp_path: Path, clock: MockClock, owner: Any, name: str, first: int
 ) -> None:
     """Blocks that cannot be fetched cost their read, and what cannot be kept, copied or checked costs none."""
-    content, runs = noise(4), []
-
-    def fail(*_: object, **__: object) -> None:
-        runs.append(name)
-        raise RuntimeError("injected")
-
+    content, fail = noise(4), Mock(side_effect=RuntimeError("injected"))
     part, made = make(content[:1]), make(content)
     async with opened(tmp_path, part) as (blocks, other):
         await other.read(0, other.size)
@@ -251,7 +226,7 @@ async def test_what_fails_unexpectedly_is_at_most_an_error_of_the_reader(
             unread = pytest.raises(BlockUnavailable, match="injected")
             with unread if name == "_read" else contextlib.nullcontext():
                 assert bytes(await device.read(first * BLOCK, device.size)) == b"".join(content[first:])
-            await eventually(lambda: bool(runs) and not blocks.memory.held)
+            await eventually(lambda: fail.called and not blocks.memory.held)
             assert not blocks.writeback.writing(device._cached, 0)  # type: ignore[arg-type]
             await trio.sleep(10)
             assert device.complete == (name == "_take")

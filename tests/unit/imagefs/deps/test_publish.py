@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import random
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots
 from imagefs.trace.references import open_image
 from stripefs.errors import Busy
+from tests.support.deps.wheels import wheel
 from tests.support.images.faults import flip, objects
 from tests.support.images.stores import images_in, write_tree
 
@@ -31,32 +31,18 @@ HINT = "ab" * 32
 @pytest.fixture
 def job(tmp_path: Path) -> PublishJob:
     """Of a directory that was finished."""
-    folder = tmp_path / "deps"
-    job = PublishJob({}, str(tmp_path / "cache"), KEY, str(folder), 2.5)
-    target = TargetDirectory(job.target, job.cache)
-    with target.locked(lambda: None):
-        target.begin(job.name, [])
-        site = folder / "heavy-1.0.dist-info"
-        site.mkdir()
-        (site / "METADATA").write_text("Metadata-Version: 2.1\nName: heavy\nVersion: 1.0\n")
-        record(site)
-        target.finish(inventory.take(str(folder)), job.name)
+    job = PublishJob({}, str(tmp_path / "cache"), KEY, str(tmp_path / "deps"), 2.5)
+    with TargetDirectory(job.target, job.cache).locked(lambda: None):
+        install(job)
     return job
 
 
-def record(site: Path) -> None:
-    """A RECORD that is right."""
-    data = (site / "METADATA").read_bytes()
-    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-    (site / "RECORD").write_text(f"{site.name}/RECORD,,\n{site.name}/METADATA,sha256={digest},{len(data)}\n")
-
-
-def require(what: str, job: PublishJob) -> None:
-    """Finish the installation once more, with a further required distribution."""
-    target, site = TargetDirectory(job.target, job.cache), Path(job.target, "heavy-1.0.dist-info")
+def install(job: PublishJob, *requires: str) -> None:
+    """Install a distribution that requires these, once more where it is there."""
+    target = TargetDirectory(job.target, job.cache)
     target.begin(job.name, [])
-    (site / "METADATA").write_text(f"Metadata-Version: 2.1\nName: heavy\nVersion: 1.0\nRequires-Dist: {what}\n")
-    record(site)
+    with zipfile.ZipFile(wheel(Path(job.cache, "wheels"), "heavy", {}, requires=requires)) as archive:
+        archive.extractall(job.target)
     target.finish(inventory.take(job.target), job.name)
 
 
@@ -78,7 +64,7 @@ def test_what_is_without_doubt_is_published(images: Images, job: PublishJob) -> 
 def test_a_pack_with_other_bytes_is_replaced_once_somebody_could_not_read_it(
     images: Images, job: PublishJob, tmp_path: Path
 ) -> None:
-    require(f"packaging\nSummary: {random.Random(1).randbytes(20_000).hex()}", job)  # more than is kept in the metadata
+    install(job, f"packaging\nSummary: {random.Random(1).randbytes(20_000).hex()}")  # more than is kept in the metadata
     doubting = job._replace(tolerant=True, damaged=True)
     first = publish.publish(job._replace(tolerant=True), images, leads)
     again = publish.publish(doubting, images, leads)
@@ -94,7 +80,7 @@ def test_a_pack_with_other_bytes_is_replaced_once_somebody_could_not_read_it(
 
 
 def test_conflicts_that_are_allowed_are_noted(images: Images, job: PublishJob) -> None:
-    require("torch", job)
+    install(job, "torch")
     done = publish.publish(job, images, leads)
     assert not done.published
     assert "heavy 1.0: requires torch, which is not installed (--allow-conflicts" in done.lines[0]
@@ -161,6 +147,7 @@ def test_what_programs_keep_beside_modules_is_left_out(
     assert sorted(path.rpartition("/")[2] for path in describe_files(target.base, target.table)) == [
         "METADATA",
         "RECORD",
+        "WHEEL",
         "heavy-1.0.dist-info",
     ]
 

@@ -12,8 +12,7 @@ from imagefs.cli.main import PROGRAM
 from imagefs.doctor import CheckResult, stores
 from imagefs.doctor.stores import skew, store_findings
 from stripefs.settings import StoreSettings
-from tests.contract import commands as command_conformance
-from tests.contract.commands import said
+from tests.contract.commands import forget_settings, said
 
 
 def states(url: str, *, write: bool = True) -> dict[str, str]:
@@ -63,7 +62,7 @@ def test_clocks_that_differ(ahead: float, state: str) -> None:
 @pytest.fixture
 def findings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[CheckResult]:
     """The findings that the command gets, in place of those of this host."""
-    command_conformance.forget_settings(tmp_path, monkeypatch)
+    forget_settings(tmp_path, monkeypatch)
     made = [
         CheckResult("kernel.fuse", "ok", "FUSE: works"),
         CheckResult("cache.room", "warn", "1 GiB", "cost", "remedy"),

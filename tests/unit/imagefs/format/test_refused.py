@@ -22,7 +22,7 @@ from imagefs.format.index import NOWHERE, Index
 from imagefs.format.inodes import ExtentTable
 from imagefs.format.trace import Plan, Trace
 from imagefs.housekeeping.fsck import check_tree
-from tests.golden.make import FOLDER
+from tests.unit.imagefs.format.test_golden import golden
 
 SEEDS = int(os.environ.get("IMAGEFS_FUZZ_ROUNDS", "400"))
 
@@ -31,10 +31,6 @@ JSON: dict[str, Callable[[bytes], object]] = {
     "trace.json": Trace.from_json,
     "plan.json": Plan.from_json,
 }
-
-
-def golden(name: str) -> bytes:
-    return (FOLDER / name).read_bytes()
 
 
 def patched(name: str, form: str, at: int, *values: int | bytes) -> bytes:

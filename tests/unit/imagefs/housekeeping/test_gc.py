@@ -7,11 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.build.content import scan
-from imagefs.build.image import build
 from imagefs.errors import DamagedObject, NoSuchImage
 from imagefs.format.documents import Manifest, Snapshot, key_digest
-from imagefs.format.trace import Trace
 from imagefs.housekeeping import gc
 from imagefs.housekeeping.gc import collect
 from imagefs.housekeeping.listing import list_images, remove_image
@@ -20,7 +17,6 @@ from imagefs.progress import Progress
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots
 from imagefs.repository.store import StoreRepository
-from imagefs.repository.traces import Traces
 from stripefs.errors import Unsupported
 from stripefs.store.base import Capabilities
 from stripefs.store.local import LocalStore
@@ -65,7 +61,7 @@ def test_a_build_during_which_gc_runs(images: Images, store: Path, tmp_path: Pat
             if name == "publishing":
                 collect(images)
 
-    build(*scan(str(source)), images, tag="app", progress=Collecting())
+    build_tree(source, images, "app", progress=Collecting())
     assert verify(images).damage == []
 
 
@@ -90,21 +86,6 @@ def test_gc_sees_a_manifest_that_comes_while_it_runs(
 
     monkeypatch.setattr(Images, "discard", discard_and_publish)
     assert len(collect(images).removed) == 1
-
-
-def test_images_without_a_tag_go_only_by_wish(images: Images, store: Path, tmp_path: Path) -> None:
-    source = write_tree(tmp_path / "source", a=1)
-    first = build_tree(source, images, "app")
-    (source / "a.bin").write_bytes(b"another" * 50_000)
-    second = build_tree(source, images, "app")
-    age(files(store), 25)
-    assert collect(images).removed == []
-    planned = collect(images, untagged=True, dry_run=True)
-    assert f"images/{first.digest}" in planned.removed
-    assert first.digest in images.images()
-    assert collect(images, untagged=True).removed == planned.removed
-    assert images.images().keys() == {second.digest}
-    assert verify(images).damage == []
 
 
 def test_no_image_goes_while_a_tag_may_be_damaged(images: Images, store: Path, tmp_path: Path) -> None:
@@ -149,19 +130,6 @@ def test_the_base_of_an_image_with_a_tag_stays(images: Images, store: Path, tmp_
     assert images.images() == {}
 
 
-def test_traces_go_with_their_image(images: Images, store: Path, tmp_path: Path) -> None:
-    kept = build_tree(write_tree(tmp_path / "kept", a=1), images, "kept")
-    gone = build_tree(write_tree(tmp_path / "gone", b=2), images, "gone")
-    traces = Traces(images.repository)
-    for report in (kept, gone):
-        traces.put(Trace(report.digest, "default", "node", 1.0, 2.0, "ready", True, "", []))
-    images.remove(gone.digest)
-    age(files(store), 25)
-    collect(images)
-    assert traces.names(gone.digest, "default") == []
-    assert len(traces.names(kept.digest, "default")) == 1
-
-
 def test_nothing_is_removed_that_an_unreadable_image_may_need(images: Images, store: Path, tmp_path: Path) -> None:
     build_tree(write_tree(tmp_path / "source", a=1), images, "app")
     (store / "packs/ff").mkdir()
@@ -177,7 +145,7 @@ def test_nothing_is_removed_that_an_unreadable_image_may_need(images: Images, st
 
 def test_nothing_is_removed_that_an_unreadable_snapshot_may_need(images: Images, store: Path, tmp_path: Path) -> None:
     key = {"targets": ["/opt/deps"]}
-    installed = build(*scan(str(write_tree(tmp_path / "deps", a=1))), images, source=key_digest(key)).digest
+    installed = build_tree(write_tree(tmp_path / "deps", a=1), images, source=key_digest(key)).digest
     Snapshots(images).put(Snapshot(key, installed, "host", ("/opt/deps",), 1.0, 1.0))
     for document in files(store, "deps"):
         document.write_bytes(b"damaged")
@@ -225,8 +193,8 @@ def test_ages_are_told_by_the_clock_of_the_store(
 
 def test_what_stands_for_an_image_that_is_gone_goes(images: Images, store: Path, tmp_path: Path) -> None:
     source, other = "sha256:" + "5a" * 32, "sha256:" + "5b" * 32
-    gone = build(*scan(str(write_tree(tmp_path / "a", a=1))), images, source=source)
-    build(*scan(str(write_tree(tmp_path / "b", b=2))), images, source=other)
+    gone = build_tree(write_tree(tmp_path / "a", a=1), images, source=source)
+    build_tree(write_tree(tmp_path / "b", b=2), images, source=other)
     images.remove(gone.digest)  # as a process that was killed right behind this leaves it
     assert [one.path for one in verify(images).damage] == [f"sources/{'5a' * 32}"]
     assert collect(images).removed == []

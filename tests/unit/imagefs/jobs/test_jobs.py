@@ -72,10 +72,6 @@ def test_shares_that_are_none(text: str) -> None:
         parse_share(text)
 
 
-def listed(*paths: bytes) -> list[tuple[bytes, Status]]:
-    return [(path, Status(path.rpartition(b"/")[2], Kind.FILE, 8)) for path in paths]
-
-
 @pytest.mark.parametrize(
     ("paths", "pointer", "expected"),
     [
@@ -93,7 +89,8 @@ def listed(*paths: bytes) -> list[tuple[bytes, Status]]:
     ],
 )
 def test_the_newest_checkpoint(paths: tuple[bytes, ...], pointer: bytes, expected: tuple[bytes, ...]) -> None:
-    assert [path for path, _ in newest(listed(*paths), lambda _path, _size: pointer)] == list(expected)
+    files = [(path, Status(path.rpartition(b"/")[2], Kind.FILE, 8)) for path in paths]
+    assert [path for path, _ in newest(files, lambda _path, _size: pointer)] == list(expected)
 
 
 def test_trouble_is_told_in_one_line() -> None:
@@ -280,38 +277,33 @@ def test_a_start_has_the_settings_of_the_file_and_caches_of_its_own(tmp_path: Pa
         assert options.given["uid"][0] == "5"
 
 
-class Made:
-    """The starts of a comparison, none of which takes place."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.starts: list[tuple[str, bool]] = []
-        monkeypatch.setattr(compare, "_start", self._start)
-        monkeypatch.setattr(compare, "_learned", lambda *_: None)
-        monkeypatch.setattr(compare, "drop_page_cache", lambda: True)
-        monkeypatch.setattr(signal, "signal", lambda *_: None)
-
-    def _start(self, way: Variant, _folder: Path, *_more: str, publishes: bool = False) -> MeasuredStart:
-        self.starts.append((way.name, publishes))
-        return MeasuredStart(1.0, {})
-
-
 def test_caches_are_there_for_each_way_that_has_them(
     tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a snapshot of dependencies pip is part of the command, and so of the key of the caches."""
+    starts: list[tuple[str, bool]] = []
+
+    def start(way: Variant, _folder: Path, *_more: str, publishes: bool = False) -> MeasuredStart:
+        starts.append((way.name, publishes))
+        return MeasuredStart(1.0, {})
+
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    made = Made(monkeypatch)
+    monkeypatch.setattr(compare, "_start", start)
+    monkeypatch.setattr(compare, "_learned", lambda *_: None)
+    monkeypatch.setattr(compare, "drop_page_cache", lambda: True)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
     file.write_text('image = "a#b"\ncommand = ["run"]\nstartup-cache = "auto"\ndeps = ["x"]\n')
     job = read_job(str(file))
     ways = variants(job, FLAGS, DEPS)
     compare.compare(job, ways, 1, StoreSettings(url="a"), lambda _line: None)
-    first = [name for name, publishes in made.starts if publishes]
+    first = [name for name, publishes in starts if publishes]
     assert sorted(first) == ["all", "caches"]
-    assert made.starts[2:] == [(name, False) for name in ("all", "none", "image", "deps", "caches", "all")]
+    assert starts[2:] == [(name, False) for name in ("all", "none", "image", "deps", "caches", "all")]
     file.write_text('image = "a#b"\nstartup-cache = "auto"\n')
-    job, made.starts = read_job(str(file)), []
+    job = read_job(str(file))
+    starts.clear()
     compare.compare(job, variants(job, FLAGS, DEPS), 1, StoreSettings(url="a"), lambda _line: None)
-    assert [name for name, publishes in made.starts if publishes] == ["all"]
+    assert [name for name, publishes in starts if publishes] == ["all"]
 
 
 def test_an_interrupt_waits_until_a_start_is_cleared_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,10 +91,14 @@ async def listed(tree: ImageTree, node: int, room: int = 7) -> dict[bytes, Serve
             found[name] = attributes
 
 
-def image_of(root: Inode, devices: tuple[DeviceSlot, ...] = DEVICES) -> ErofsImage:
+def bytes_of(root: Inode, devices: tuple[DeviceSlot, ...] = DEVICES) -> bytes:
     out = io.BytesIO()
     write(root, devices, out)
-    return ErofsImage(out.getvalue())
+    return out.getvalue()
+
+
+def image_of(root: Inode, devices: tuple[DeviceSlot, ...] = DEVICES) -> ErofsImage:
+    return ErofsImage(bytes_of(root, devices))
 
 
 def folder(**children: Inode) -> Inode:
@@ -339,9 +343,7 @@ async def test_numbers_and_names_that_there_cannot_be_are_refused() -> None:
 
 @pytest.mark.parametrize("number", [0, 1])
 async def test_numbers_that_mean_something_to_fuse_are_damage(number: int) -> None:
-    out = io.BytesIO()
-    write(folder(it=Inode(FILE, data=b"x")), DEVICES, out)
-    data = bytearray(out.getvalue())
+    data = bytearray(bytes_of(folder(it=Inode(FILE, data=b"x"))))
     image = ErofsImage(bytes(data))
     record = DIRENT.pack(image.lookup(image.stat(image.root), b"it") or 0, 0, 0)[:8]
     at = data.index(record, image.root * SLOT)
@@ -378,9 +380,7 @@ class CountingImage(ErofsImage):
 def big() -> bytes:
     """An image of one directory with `COUNT` names."""
     one = Inode(FILE, data=b"x")
-    out = io.BytesIO()
-    write(Inode(FOLDER, children={b"entry-%06d" % number: one for number in range(COUNT)}), DEVICES, out)
-    return out.getvalue()
+    return bytes_of(Inode(FOLDER, children={b"entry-%06d" % number: one for number in range(COUNT)}))
 
 
 async def test_a_name_is_found_by_halving(big: bytes) -> None:
@@ -423,10 +423,7 @@ async def test_any_cookie_is_answered(big: bytes) -> None:
 
 
 def _image(path: Path, content: bytes) -> str:
-    out = io.BytesIO()
-    file = Inode(stat.S_IFREG | 0o644, data=content)
-    write(Inode(stat.S_IFDIR | 0o755, children={b"file": file}), [DeviceSlot(b"cold", 1)], out)
-    path.write_bytes(out.getvalue())
+    path.write_bytes(bytes_of(folder(file=Inode(FILE, data=content)), (DeviceSlot(b"cold", 1),)))
     return str(path)
 
 

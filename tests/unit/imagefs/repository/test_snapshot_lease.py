@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.build.content import scan
-from imagefs.build.image import build
-from imagefs.format.documents import Snapshot, key_digest
+from imagefs.format.documents import key_digest
 from imagefs.repository import snapshot_lease
 from imagefs.repository.snapshot_lease import (
     LEASE,
@@ -31,6 +29,7 @@ from stripefs.settings import StoreSettings
 from stripefs.store.base import Capabilities
 from stripefs.store.local import LocalStore
 from tests.support.images.stores import images_in
+from tests.unit.imagefs.repository.test_snapshots import snapshot_of
 
 KEY = {"salt": "x"}
 NAME = key_digest(KEY)
@@ -56,9 +55,7 @@ def first(snapshots: Snapshots) -> Iterator[RenewedLock]:
 
 
 def publish(snapshots: Snapshots, folder: Path) -> None:
-    folder.mkdir()
-    report = build(*scan(str(folder)), snapshots.images, source=NAME)
-    snapshots.put(Snapshot(KEY, report.digest, "host", ("/opt/deps",), 1.0, 1.0))
+    snapshots.put(snapshot_of(snapshots.images, folder, KEY))
 
 
 def make_old(store: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -70,21 +71,15 @@ def test_documents_that_are_refused(change: Callable[[dict[str, Any]], Any], why
 
 
 def test_the_first_for_a_key_stays(images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def too_late(*args: Any, **options: Any) -> None:
-        raise Exists("another was quicker")
-
     snapshots, first = Snapshots(images), snapshot_of(images, tmp_path / "source")
     with monkeypatch.context() as patch:
-        patch.setattr(images, "create", too_late)
+        patch.setattr(images, "create", Mock(side_effect=Exists("another was quicker")))
         assert not snapshots.put(first)
     assert not snapshots.has(first.name)
     assert snapshots.put(first)
     assert not snapshots.put(Snapshot(KEY, first.image, "host", ("/opt/deps",), 2.0, 3.0))
     assert snapshots.load(first.name) == first
-    assert list(snapshots.stored()) == [first.name]
     assert snapshots.resolve(first.name[:8]) == first.name
-    with pytest.raises(NoSuchSnapshot):
-        snapshots.load("0" * 64)
     with pytest.raises(NoSuchSnapshot):
         snapshots.resolve("")
 

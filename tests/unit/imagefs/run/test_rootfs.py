@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefs.run.rootfs import RootTree, copy_tree
+from tests.support.images import nasty
 
 
 @pytest.fixture
@@ -71,47 +70,16 @@ def test_real_paths(tree: RootTree) -> None:
 # A copy of a directory: everything that it keeps
 
 
-def described(top: Path) -> dict[str, tuple[object, ...]]:
-    """All that a copy is to keep, by name; hard links by the first of their names."""
-    found: dict[str, tuple[object, ...]] = {}
-    first: dict[int, str] = {}
-    for path in sorted([top, *top.rglob("*")]):
-        status, name = os.lstat(path), str(path.relative_to(top))
-        content: object = None
-        if stat.S_ISREG(status.st_mode):
-            content = path.read_bytes()
-        elif stat.S_ISLNK(status.st_mode):
-            content = os.readlink(path)
-        attributes = {
-            one: os.getxattr(path, one, follow_symlinks=False) for one in os.listxattr(path, follow_symlinks=False)
-        }
-        same = name if stat.S_ISDIR(status.st_mode) else first.setdefault(status.st_ino, name)
-        owner = (status.st_uid, status.st_gid)
-        found[name] = (status.st_mode, owner, status.st_mtime_ns, status.st_rdev, content, attributes, same)
-    return found
-
-
 @pytest.mark.root
 def test_everything_is_kept(tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
-    (source / "a/b").mkdir(parents=True)
-    (source / "a/file").write_bytes(b"content")
-    (source / "a/b/other").hardlink_to(source / "a/file")
-    (source / "a/link").symlink_to("/outside/of/all")
-    os.mkfifo(source / "pipe")
-    os.mknod(source / "null", stat.S_IFCHR | 0o666, os.makedev(1, 3))
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(source / "socket"))
-    os.chown(source / "a/link", 5, 6, follow_symlinks=False)
-    os.chown(source / "a/file", 7, 8)
-    (source / "a/file").chmod(0o4751)
-    os.setxattr(source / "a/file", "security.capability", bytes.fromhex("0100000200040000000000000000000000000000"))
-    os.setxattr(source / "a", "trusted.note", b"kept")
-    os.utime(source / "a/b", ns=(1, 123_456_789_012_345_678))
+    for folder in (source, target):
+        folder.mkdir()
+    nasty.make(source)
+    os.setxattr(source / "empty", "trusted.note", b"kept")
     source.chmod(0o1733)
-    target.mkdir()
     copy_tree(str(source), str(target))
-    assert described(target) == described(source)
+    assert nasty.differences(target, source) == {}
 
 
 @pytest.mark.root

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import tomllib
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -70,15 +71,12 @@ def test_versions_as_containerd_prints_them(printed: str, version: tuple[int, in
 def test_the_command_asks_containerd_for_its_version(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def runs(command: list[str], **_options: Any) -> subprocess.CompletedProcess[str]:
-        assert command == ["containerd", "--version"]
-        return subprocess.CompletedProcess(
-            command, 0, "containerd github.com/containerd/containerd/v2 v2.1.4 75cb2b", ""
-        )
-
-    monkeypatch.setattr(services.subprocess, "run", runs)
+    printed = "containerd github.com/containerd/containerd/v2 v2.1.4 75cb2b"
+    run = Mock(return_value=subprocess.CompletedProcess([], 0, printed, ""))
+    monkeypatch.setattr(services.subprocess, "run", run)
     code, out, err = said(PROGRAM, capsys, ["snapshotter", "config", "--socket", "/run/x.sock"])
     assert (code, err) == (0, "")
+    assert run.call_args.args == (["containerd", "--version"],)
     made = tomllib.loads(out)
     assert made["version"] == 3
     assert made["proxy_plugins"]["imagefs"]["address"] == "/run/x.sock"

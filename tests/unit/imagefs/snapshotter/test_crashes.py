@@ -21,11 +21,6 @@ Call = Callable[[Snapshotter], object]
 
 EXTRACTION = {TARGET: "chain3", IMAGE: "lazy", HIGHEST: ""}
 
-
-def commit(core: Snapshotter) -> None:
-    core.commit("made", "written", {})
-
-
 CALLS: dict[str, Call] = {
     "prepare": lambda core: core.prepare("new", "two", {}),
     "prepare above a lazy image": lambda core: core.prepare("new", "chain2", {}),
@@ -33,7 +28,7 @@ CALLS: dict[str, Call] = {
     "prepare a lazy layer": lambda core: core.prepare("new", "chain2", EXTRACTION),
     "prepare a lazy layer in parallel": lambda core: core.prepare("new", "", EXTRACTION | {PARENT_CHAIN: "chain2"}),
     "prepare above a lower lazy layer": lambda core: core.prepare("new", "chain1", {}),
-    "commit": commit,
+    "commit": lambda core: core.commit("made", "written", {}),
     "remove a container": lambda core: core.remove("written"),
     "remove a view": lambda core: core.remove("seen"),
 }

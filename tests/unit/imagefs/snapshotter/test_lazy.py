@@ -26,19 +26,23 @@ CONFIG = {"rootfs": {"type": "layers", "diff_ids": [LAYER.chain]}}
 
 
 class Daemon:
-    """The client of a daemon that has `parts` of images on disk. It answers while `answers` is set."""
+    """The client of a daemon that has `parts` of images on disk. It answers while `answers` is set.
+
+    start: what it was told of the start that the last lease is of."""
 
     def __init__(self) -> None:
         self.parts: dict[str, dict[str, tuple[int, int]]] = {}
         self.held: set[str] = set()
+        self.start: dict[str, Any] = {}
         self.discarded: list[tuple[str, set[str]]] = []
         self.asked = 0
         self.away = False
         self.answers = threading.Event()
         self.answers.set()
 
-    def hold(self, store: StoreSettings, image: str, lease: Lease, **_: Any) -> HeldImage:
+    def hold(self, store: StoreSettings, image: str, lease: Lease, *, start: dict[str, Any], **_: Any) -> HeldImage:
         self._answer()
+        self.start = start
         self.held.add(lease.name)
         return HeldImage(lease, f"/pool/{image}", image, CONFIG)
 

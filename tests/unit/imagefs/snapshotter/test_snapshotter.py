@@ -7,6 +7,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from imagefs.snapshotter.metastore import (
 )
 from imagefs.snapshotter.snapshotter import TARGET, Mount, Snapshotter
 from stripefs.errors import MountError, StripefsError
+from tests.support.caches import refusing
 from tests.unit.imagefs.snapshotter.fake_images import HIGHEST, IMAGE, FakeImages
 
 
@@ -109,21 +111,18 @@ def test_the_root_directory_has_the_owner_and_mode_of_the_layer_below(core: Snap
 
 def told(count: int, call: Callable[[int], object]) -> int:
     """The number of those calls, all at once, that are told that it is there already."""
-    start, found = threading.Barrier(count), []
+    start = threading.Barrier(count)
 
-    def take(number: int) -> None:
+    def take(number: int) -> bool:
         start.wait()
         try:
             call(number)
         except AlreadyExists:
-            found.append(number)
+            return True
+        return False
 
-    threads = [threading.Thread(target=take, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return len(found)
+    with ThreadPoolExecutor(count) as pool:
+        return sum(pool.map(take, range(count)))
 
 
 def test_a_database_that_is_none_or_of_a_later_version_is_left_alone(tmp_path: Path, images: FakeImages) -> None:
@@ -220,13 +219,9 @@ def test_a_disk_without_room_for_a_directory_nor_for_the_database(
 ) -> None:
     """The first error is told, and nothing but the name is left until containerd removes that."""
     lazy(core, "chain1")
-
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "chown", full)
-        patch.setattr(Metastore, "remove", full)
+        patch.setattr(os, "chown", refusing(errno.ENOSPC))
+        patch.setattr(Metastore, "remove", refusing(errno.ENOSPC))
         with pytest.raises(OSError, match="No space left"):
             core.prepare("container", "chain1", {})
     assert (list((tmp_path / "root/snapshots").iterdir()), images.leases) == ([], {})

@@ -5,21 +5,22 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from imagefs.daemon.client import Client
-from imagefs.daemon.protocol import HeldImage, HoldRequest, Lease
+from imagefs.daemon.protocol import HoldRequest, Lease
 from imagefs.daemon.requests import decode
 from imagefs.snapshotter.lazy import DaemonImages
-from imagefs.snapshotter.metastore import AlreadyExists, Kind, Layer, SnapshotRecord, Tree
+from imagefs.snapshotter.metastore import AlreadyExists, Kind, SnapshotRecord, Tree
 from imagefs.snapshotter.snapshotter import TARGET, Snapshotter
 from imagefs.snapshotter.start_events import LABEL, NodeEvents, start_of
 from stripefs.errors import MountError
 from stripefs.settings import StoreSettings
 from tests.support.start_events import events_in, pairs
 from tests.unit.imagefs.snapshotter.fake_images import IMAGE, FakeImages
+from tests.unit.imagefs.snapshotter.test_lazy import LAYER, Daemon
 
 START = {LABEL + "job": "train", LABEL + "run": "r7", LABEL + "rank": "3"}
 
@@ -56,30 +57,17 @@ def test_prepares(tmp_path: Path, images: FakeImages, events: NodeEvents) -> Non
     assert len({one["node"] for one in found}) == 1
 
 
-class Daemon:
-    """The client of a daemon, which keeps what it was asked."""
-
-    def __init__(self, config: dict[str, Any]) -> None:
-        self.config = config
-        self.start: dict[str, Any] = {}
-
-    def hold(self, store: StoreSettings, image: str, lease: Lease, *, start: dict[str, Any], **_: Any) -> HeldImage:
-        request = HoldRequest(store, image, lease, 0, events=start).to_json()
-        self.start = dict(decode(HoldRequest, request).events)
-        return HeldImage(lease, "/pool", image, self.config)
-
-
 def test_a_mount_is_attached_for_the_start_that_labels_name(tmp_path: Path, events: NodeEvents) -> None:
-    layer = Layer("sha256:" + "1" * 64, "registry/image:1", "sha256:manifest")
-    daemon = Daemon({"rootfs": {"type": "layers", "diff_ids": [layer.chain]}})
+    daemon = Daemon()
     with contextlib.closing(
         DaemonImages(cast(Client, daemon), [], StoreSettings, name="test", built=tmp_path / "built", events=events)
     ) as images:
-        images.mount(layer, Tree("/store", "ab12"), SnapshotRecord(1, "container", "layer", Kind.ACTIVE, 0, 0, START))
+        images.mount(LAYER, Tree("/store", "ab12"), SnapshotRecord(1, "container", "layer", Kind.ACTIVE, 0, 0, START))
     events.close()
     begin, end = pairs(events_in(tmp_path / "events"))["image", "attach"]
     assert end["facts"] == {"key": "container", "image": "ab12"}
-    assert daemon.start == {"job": "train", "run": "r7", "rank": 3, "parent": begin["span"]}
+    request = HoldRequest(StoreSettings(), "t", Lease("c", "x"), 0, events=daemon.start).to_json()
+    assert decode(HoldRequest, request).events == {"job": "train", "run": "r7", "rank": 3, "parent": begin["span"]}
     assert (begin["run"], end["rank"]) == ("r7", 3)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from google.protobuf import json_format
 from hypothesis import given
 from hypothesis import strategies as st
@@ -149,6 +149,13 @@ def test_durations_are_those_of_the_monotonic_clock_within_a_boot() -> None:
     assert len(paired([begin, {**end, "boot": "b"}])) == 2
 
 
+def run(*arguments: str) -> Result:
+    """`imagefs startup` with these arguments, which ends well or with an error of ours."""
+    result = CliRunner().invoke(command, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result
+
+
 def test_files_of_the_writer_are_exported_and_lines_that_are_none_counted(tmp_path: Path) -> None:
     writer = Writer(str(tmp_path / "spool"), ProcessIdentity(job="j", run="r", node="n1", rank=0), "job")
     with writer.begin("imports", "torch"):
@@ -172,19 +179,12 @@ def test_files_of_the_writer_are_exported_and_lines_that_are_none_counted(tmp_pa
     found = read_events([str(tmp_path)])
     assert [event["name"] for event in found.events] == ["a?b", "torch", "first byte", "torch"]
     assert (found.bad_lines, found.damaged) == (len(bad) - 1, [])
-
-    def export(*arguments: str) -> Any:
-        result = CliRunner().invoke(command, ["export", *arguments])
-        if isinstance(result.exception, StripefsError):
-            raise result.exception
-        return result
-
     out = tmp_path / "trace.json"
-    assert "7 lines are no events" in export("--format", "perfetto", str(tmp_path), "-o", str(out)).stderr
+    assert "7 lines are no events" in run("export", "--format", "perfetto", str(tmp_path), "-o", str(out)).stderr
     rows = json.loads(out.read_text(), parse_constant=pytest.fail)["traceEvents"]
     assert {"NaN", "1e999"} <= {fact for row in rows for fact in row.get("args", {}).values()}
     assert {row["ph"] for row in rows} == {"M", "b", "e", "i"}
-    lines = export("--format", "otlp", str(tmp_path / "spool"), "-o", "-").stdout.splitlines()
+    lines = run("export", "--format", "otlp", str(tmp_path / "spool"), "-o", "-").stdout.splitlines()
     assert [len(json.loads(line)["resourceSpans"][0]["scopeSpans"][0]["spans"]) for line in lines] == [1, 2]
     for arguments, words in (
         (["--format", "otlp", str(tmp_path / "none"), "-o", "-"], "does not exist"),
@@ -192,39 +192,33 @@ def test_files_of_the_writer_are_exported_and_lines_that_are_none_counted(tmp_pa
         (["--format", "otlp", str(tmp_path), "-o", str(tmp_path / "no/way")], "cannot be written"),
     ):
         with pytest.raises(StripefsError, match=words):
-            export(*arguments)
+            run("export", *arguments)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["spool", "trace.json"]
 
 
 def test_data_of_another_tool_become_a_page_and_charts(tmp_path: Path) -> None:
-    def start(*arguments: str) -> Any:
-        result = CliRunner().invoke(command, arguments)
-        assert result.exit_code == 0, result.output
-        return result
-
     sample = str(Path(__file__).with_name("samples") / "sacct.txt")
     for _ in range(2):  # the same data twice are there once
-        start("import", "slurm", sample, "--zone", "UTC", "--job", "j", "--out", str(tmp_path / "events"))
+        run("import", "slurm", sample, "--zone", "UTC", "--job", "j", "--out", str(tmp_path / "events"))
     (file,) = (tmp_path / "events").iterdir()
     events = [json.loads(line) for line in file.read_text().splitlines()]
     assert {event["job"] for event in events} == {"j"}, "the identity that is given replaces that of the data"
     assert [event["wall_ns"] for event in events] == sorted(event["wall_ns"] for event in events)
-    start("export", "--format", "html", str(tmp_path / "events"), "-o", str(tmp_path / "page.html"))
+    run("export", "--format", "html", str(tmp_path / "events"), "-o", str(tmp_path / "page.html"))
     page = (tmp_path / "page.html").read_text()
     assert "Where 2 starts spent time" in page
     assert "Start of j 900 attempt 1: 1841 s" in page
+
+    def svg(*options: str) -> str:
+        return run("export", "--format", "svg", *options, str(tmp_path / "events"), "-o", "-").stdout
+
     for chart, title in (("timeline", "Timeline"), ("breakdown", "Breakdown by stage"), ("spread", "Spread over nodes"),
                          ("critical-path", "Critical path")):  # fmt: skip
-        text = start("export", "--format", "svg", "--chart", chart, str(tmp_path / "events"), "-o", "-").stdout
+        text = svg("--chart", chart)
         assert f"<title>{title}</title>" in text
         assert text.count('class="b s-setup') >= 1
-    growth = start("export", "--format", "svg", "--chart", "growth", str(tmp_path / "events"), "-o", "-").stdout
-    assert growth.count("<circle") == 2
-    before = ["--before", str(tmp_path / "events")]
-    both = start(
-        "export", "--format", "svg", "--chart", "comparison", *before, str(tmp_path / "events"), "-o", "-"
-    ).stdout
-    assert "total after" in both
-    one = start("export", "--format", "svg", "--run", "901", str(tmp_path / "events"), "-o", "-").stdout
+    assert svg("--chart", "growth").count("<circle") == 2
+    assert "total after" in svg("--chart", "comparison", "--before", str(tmp_path / "events"))
+    one = svg("--run", "901")
     assert "gpu001" in one
     assert "gpu008" not in one

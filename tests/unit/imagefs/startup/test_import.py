@@ -31,9 +31,7 @@ S = 10**9
 
 def run(*arguments: str) -> tuple[list[dict[str, Any]], str]:
     """The events, and what is said of the rest."""
-    result = CliRunner().invoke(command, ["import", *arguments])
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
+    result = CliRunner().invoke(command, ["import", *arguments], catch_exceptions=False)
     return [json.loads(line) for line in result.stdout.splitlines()], result.stderr
 
 

@@ -30,24 +30,21 @@ from stripefs.settings import StoreSettings
 from tests.support.images.starts import build_tree, imports, record
 
 
-@pytest.fixture
-def digest(source: Path, images: Images) -> str:
-    return build_tree(source, images)
-
-
 class Starts:
-    """Makes the facts of starts, as the daemon would write them."""
+    """Makes the facts of starts of the image `digest`, or of another one, as the daemon would write them."""
 
     def __init__(self, folder: Path, images: Images, source: Path) -> None:
         self.folder, self.images, self.source = folder, images, source
+        self.digest = build_tree(source, images)
         self.number = 0
 
-    def facts(self, digest: str, reads: list[tuple[bytes, int]] | None = None, **more: Any) -> dict[str, Any]:
+    def facts(self, reads: list[tuple[bytes, int]] | None = None, image: str = "", **more: Any) -> dict[str, Any]:
         self.number += 1
+        image = image or self.digest
         raw = self.folder / f"{self.number}.raw"
         reads = imports(self.source, self.number) if reads is None else reads
-        raw.write_bytes(record(self.images, digest, reads).to_bytes())
-        entry = self.images.manifest(digest).metadata
+        raw.write_bytes(record(self.images, image, reads).to_bytes())
+        entry = self.images.manifest(image).metadata
         (self.folder / "metadata").mkdir(exist_ok=True)
         metadata = self.folder / "metadata" / f"{entry.digest}.erofs"
         metadata.write_bytes(self.images.metadata(entry))
@@ -55,7 +52,7 @@ class Starts:
             "raw": str(raw),
             "folder": str(self.folder / "kept"),
             "store": StoreSettings(str(self.folder / "store"))._asdict(),
-            "image": digest,
+            "image": image,
             "metadata": str(metadata),
             "workload": "train",
             "node": "node-1",
@@ -66,8 +63,14 @@ class Starts:
             **more,
         }
 
-    def finish(self, digest: str, reads: list[tuple[bytes, int]] | None = None, **more: Any) -> dict[str, Any]:
-        return finish(RecordingFacts.from_json(json.dumps(self.facts(digest, reads, **more))))
+    def finish(self, reads: list[tuple[bytes, int]] | None = None, image: str = "", **more: Any) -> dict[str, Any]:
+        return finish(RecordingFacts.from_json(json.dumps(self.facts(reads, image, **more))))
+
+    def plan(self, image: str = "", kept: Path | None = None) -> Plan:
+        """The plan by now, in the store or in the folder `kept`."""
+        found = load_plan(self.images, image or self.digest, "train", kept)
+        assert found is not None
+        return found
 
 
 @pytest.fixture
@@ -75,9 +78,9 @@ def starts(tmp_path: Path, images: Images, source: Path) -> Starts:
     return Starts(tmp_path, images, source)
 
 
-def test_a_start_leaves_a_trace_and_a_plan(starts: Starts, images: Images, digest: str, tmp_path: Path) -> None:
-    done = starts.finish(digest)
-    (found,) = stored_traces(images, digest)
+def test_a_start_leaves_a_trace_and_a_plan(starts: Starts, tmp_path: Path) -> None:
+    done = starts.finish()
+    (found,) = stored_traces(starts.images, starts.digest)
     assert (found.node, found.seconds, found.ended_by, found.started) == ("node-1", 12.346, "ready", 1700000001.123)
     reads = imports(starts.source, 1)
     assert [(touch.path, touch.offset) for touch in found.touches] == list(dict.fromkeys(reads))
@@ -85,86 +88,72 @@ def test_a_start_leaves_a_trace_and_a_plan(starts: Starts, images: Images, diges
         data = (starts.source / os.fsdecode(touch.path)).read_bytes()
         assert touch.digest == digest_of(data[touch.offset :][: touch.length])
     assert [touch.ms for touch in found.touches] == [125 * reads.index(touch[1:3]) for touch in found.touches]
-    plan = load_plan(images, digest, "train")
-    assert plan is not None
     assert done == {
-        "trace": Traces(images.repository).names(digest, "train")[0],
+        "trace": Traces(starts.images.repository).names(starts.digest, "train")[0],
         "stored": str(tmp_path / "store"),
         "complete": True,
         "extents": len(found.touches),
         "bytes": found.touched_bytes,
         "plan_traces": 1,
-        "plan_blocks": plan.blocks,
+        "plan_blocks": starts.plan().blocks,
     }
     assert not list(tmp_path.glob("*.raw"))
     assert not list((tmp_path / "kept").rglob("*-*"))
 
 
 def test_what_was_only_read_ahead_is_planned_again_but_not_copied(
-    starts: Starts, images: Images, digest: str, monkeypatch: pytest.MonkeyPatch
+    starts: Starts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It lies where the kernel will read ahead again; a hot device is laid out otherwise."""
-    asked = []
-
-    def read_ahead(touches: list[Touch], mount: int) -> list[int]:
-        asked.append(mount)
-        return list(range(1, len(touches), 2))
-
-    monkeypatch.setattr(module, "read_ahead", read_ahead)
-    whole = starts.finish(digest)
-    starts.finish(digest, mount=-1)
-    assert not asked  # without a mount nobody can say
-    half = starts.finish(digest, imports(starts.source, 1), mount=7)
-    assert asked == [7]
+    ahead = Mock(side_effect=lambda touches, _mount: list(range(1, len(touches), 2)))
+    monkeypatch.setattr(module, "read_ahead", ahead)
+    whole = starts.finish()
+    starts.finish(mount=-1)
+    assert not ahead.called  # without a mount nobody can say
+    half = starts.finish(imports(starts.source, 1), mount=7)
+    assert [one.args[1] for one in ahead.call_args_list] == [7]
     assert half == whole | {"trace": half["trace"], "plan_traces": 3}
-    *_, found = stored_traces(images, digest)
+    *_, found = stored_traces(starts.images, starts.digest)
     assert found.read == found.touches[::2]
-    report = optimize(images, digest, [found])
+    report = optimize(starts.images, starts.digest, [found])
     assert report.extents == len(found.read)
-    plan = load_plan(images, report.digest, "train")
-    assert plan is not None
-    assert [run.device for run in plan.runs] == [HOT]
+    assert [run.device for run in starts.plan(report.digest).runs] == [HOT]
 
 
-def test_plans_learn_from_start_to_start(starts: Starts, images: Images, digest: str) -> None:
+def test_plans_learn_from_start_to_start(starts: Starts) -> None:
     for number in range(KEEP + 2):
-        done = starts.finish(digest)
+        done = starts.finish()
         assert done["plan_traces"] == min(number + 1, KEEP)
-    assert len(stored_traces(images, digest)) == KEEP
-    plan = load_plan(images, digest, "train")
-    assert plan is not None
+    assert len(stored_traces(starts.images, starts.digest)) == KEEP
     common = [read for read in imports(starts.source, 0) if not read[0].startswith(b"lib/p04")]
-    assert set(plan.of(1)) == record(images, digest, common).touched_blocks(1)
+    assert set(starts.plan().of(1)) == record(starts.images, starts.digest, common).touched_blocks(1)
 
 
-def test_a_start_of_an_optimised_image_teaches_both(starts: Starts, images: Images, digest: str) -> None:
-    starts.finish(digest)
-    report = optimize(images, digest, stored_traces(images, digest))
-    done = starts.finish(report.digest, [*imports(starts.source, 1), (b"lib/zeros.bin", 0)])
+def test_a_start_of_an_optimised_image_teaches_both(starts: Starts) -> None:
+    starts.finish()
+    report = optimize(starts.images, starts.digest, stored_traces(starts.images, starts.digest))
+    done = starts.finish([*imports(starts.source, 1), (b"lib/zeros.bin", 0)], report.digest)
     assert done["plan_traces"] == 2  # both are of the same base
-    plan = load_plan(images, report.digest, "train")
-    assert plan is not None
+    plan = starts.plan(report.digest)
     assert set(plan.of(HOT)) == set(range(-(-report.hot_bytes // (128 << 10))))
     assert [run.device for run in plan.runs] == [HOT, 1]
 
 
 @pytest.mark.parametrize("what", ["partial", "empty"])
-def test_what_no_plan_is_made_from_stays_here(
-    starts: Starts, images: Images, digest: str, tmp_path: Path, what: str
-) -> None:
-    done = starts.finish(digest, reason="it was warm") if what == "partial" else starts.finish(digest, [])
+def test_what_no_plan_is_made_from_stays_here(starts: Starts, tmp_path: Path, what: str) -> None:
+    done = starts.finish(reason="it was warm") if what == "partial" else starts.finish([])
     assert done["complete"] == (what == "empty")
-    assert stored_traces(images, digest) == []
-    assert load_plan(images, digest, "train", tmp_path / "kept") is None
+    assert stored_traces(starts.images, starts.digest) == []
+    assert load_plan(starts.images, starts.digest, "train", tmp_path / "kept") is None
     with local_traces(tmp_path / "kept") as local:
-        (kept,) = local.newest(digest, "train")
+        (kept,) = local.newest(starts.digest, "train")
     assert kept.reason == ("it was warm" if what == "partial" else "")
 
 
 def test_a_store_that_cannot_be_written_leaves_all_here(
-    starts: Starts, images: Images, digest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    starts: Starts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    starts.finish(digest)  # this one is in the store
+    starts.finish()  # this one is in the store
 
     def read_only(settings: StoreSettings) -> Repository:
         repository = open_repository(settings)
@@ -172,18 +161,16 @@ def test_a_store_that_cannot_be_written_leaves_all_here(
         return repository
 
     monkeypatch.setattr(module, "open_repository", read_only)
-    done = [starts.finish(digest), starts.finish(digest)]
+    done = [starts.finish(), starts.finish()]
     assert [one["plan_traces"] for one in done] == [2, 3]
-    assert len(stored_traces(images, digest)) == 1
-    plan = load_plan(images, digest, "train", tmp_path / "kept")
-    assert plan is not None
-    assert plan.traces == 3
+    assert len(stored_traces(starts.images, starts.digest)) == 1
+    assert starts.plan(kept=tmp_path / "kept").traces == 3
     with local_traces(tmp_path / "kept") as local:
-        assert len(local.newest(digest, "train")) == 2
+        assert len(local.newest(starts.digest, "train")) == 2
 
 
 def test_a_store_that_is_slow_to_come_back_is_asked_again(
-    starts: Starts, digest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    starts: Starts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures, put = iter([ServiceDown("away"), ServiceDown("away")]), Traces.put
 
@@ -195,13 +182,11 @@ def test_a_store_that_is_slow_to_come_back_is_asked_again(
     waits: list[float] = []
     monkeypatch.setattr(Traces, "put", flaky)
     monkeypatch.setattr("time.sleep", waits.append)
-    assert starts.finish(digest)["stored"] == str(tmp_path / "store")
+    assert starts.finish()["stored"] == str(tmp_path / "store")
     assert len(waits) == 2
 
 
-def test_only_the_plan_may_be_refused(
-    starts: Starts, images: Images, digest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_plan_may_be_refused(starts: Starts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put_plan, refused = Traces.put_plan, Unsupported("nothing is replaced or removed here")
 
     def put_here(self: Traces, plan: Plan) -> None:
@@ -211,14 +196,14 @@ def test_only_the_plan_may_be_refused(
 
     monkeypatch.setattr(Traces, "put_plan", put_here)
     monkeypatch.setattr(Traces, "prune", Mock(side_effect=refused))
-    assert starts.finish(digest)["plan_traces"] == 1
-    assert load_plan(images, digest, "train") is None
-    assert load_plan(images, digest, "train", tmp_path / "kept") is not None
+    assert starts.finish()["plan_traces"] == 1
+    assert load_plan(starts.images, starts.digest, "train") is None
+    assert load_plan(starts.images, starts.digest, "train", tmp_path / "kept") is not None
 
 
 @pytest.mark.parametrize("others", [1, 3])
 def test_no_start_is_lost_to_one_that_publishes_at_the_same_time(
-    starts: Starts, images: Images, digest: str, monkeypatch: pytest.MonkeyPatch, others: int
+    starts: Starts, monkeypatch: pytest.MonkeyPatch, others: int
 ) -> None:
     """Each of the others has finished between what a start knew and the plan that it then writes."""
     left = others
@@ -228,30 +213,28 @@ def test_no_start_is_lost_to_one_that_publishes_at_the_same_time(
         nonlocal left
         if left:
             left -= 1
-            starts.finish(digest)
+            starts.finish()
         put_plan(self, plan)
 
     monkeypatch.setattr(Traces, "put_plan", late)
-    assert starts.finish(digest)["plan_traces"] == others + 1
-    plan = load_plan(images, digest, "train")
-    assert plan is not None
-    assert plan.traces == others + 1
+    assert starts.finish()["plan_traces"] == others + 1
+    assert starts.plan().traces == others + 1
 
 
-def test_nothing_half_done_is_left_where_it_fails(starts: Starts, images: Images, digest: str, tmp_path: Path) -> None:
-    facts = starts.facts(digest)
+def test_nothing_half_done_is_left_where_it_fails(starts: Starts, tmp_path: Path) -> None:
+    facts = starts.facts()
     Path(facts["raw"]).write_bytes(Recorder([4096]).to_bytes())
     with pytest.raises(FormatError, match="of another image"):
         finish(RecordingFacts.from_json(json.dumps(facts)))
     with pytest.raises(NoSuchImage):
-        finish(RecordingFacts.from_json(json.dumps({**starts.facts(digest), "image": "0" * 64})))
+        finish(RecordingFacts.from_json(json.dumps({**starts.facts(), "image": "0" * 64})))
     with pytest.raises(FormatError, match="no key of a workload"):
-        starts.finish(digest, workload="../up")
+        starts.finish(workload="../up")
     with pytest.raises(FormatError, match="how it ended"):
-        starts.finish(digest, ended_by="magic")
+        starts.finish(ended_by="magic")
     assert len(list(tmp_path.glob("*.raw"))) == 4  # for whoever wants to know
-    assert Traces(images.repository).bases() == []
-    assert Traces(images.repository).plans() == []
+    assert Traces(starts.images.repository).bases() == []
+    assert Traces(starts.images.repository).plans() == []
 
 
 def run(facts: str) -> subprocess.CompletedProcess[str]:
@@ -259,14 +242,14 @@ def run(facts: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, input=facts, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_the_program_says_what_it_did_or_why_not(starts: Starts, images: Images, digest: str) -> None:
-    facts = starts.facts(digest)
+def test_the_program_says_what_it_did_or_why_not(starts: Starts) -> None:
+    facts = starts.facts()
     done = run(json.dumps(facts))
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["plan_traces"] == 1
     for broken, code, words in (
         (json.dumps(facts), 1, "No such file"),  # the raw form was used up
-        (json.dumps({**starts.facts(digest), "store": {"url": "/nowhere"}}), 3, "/nowhere"),
+        (json.dumps({**starts.facts(), "store": {"url": "/nowhere"}}), 3, "/nowhere"),
         ("nonsense", 2, "standard input"),
     ):
         done = run(broken)

@@ -20,14 +20,15 @@ from imagefs.trace.diff import diff
 from imagefs.trace.planner import FileExtent, match, merge, resolve, runs
 from imagefs.trace.recorder import Recorder, score
 from imagefs.trace.references import open_image, plan_for
-from tests.support.images.starts import build_tree, imports, make_tree, open_store, trace
+from tests.support.images.starts import build_tree, imports, make_tree, trace
+from tests.support.images.stores import images_in
 
 _orders = st.lists(st.lists(st.integers(0, 30), unique=True), max_size=8)
 
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Images:
-    return open_store(tmp_path_factory.mktemp("images") / "store")
+    return images_in(tmp_path_factory.mktemp("images") / "store")
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +100,7 @@ def test_content_that_lies_at_several_places_is_matched_where_it_was(tmp_path: P
     source.mkdir()
     for name in ("a", "b", "c"):
         (source / name).write_bytes(b"the same" * 1000)
-    images = open_store(tmp_path / "store")
+    images = images_in(tmp_path / "store")
     digest = build_tree(source, images)
     for path in (b"b", b"c", b"a"):
         found = trace(images, digest, [(path, 0)])

@@ -17,8 +17,6 @@ from stripefs.api.sources import ServiceConnection, SourceAddress, Sources
 from stripefs.store.striped import StripedStore
 from stripefs.write_session import WriteSession
 
-pytestmark = pytest.mark.filterwarnings("error")
-
 
 class World:
     """Sources as the engine has them, of a service that is all local files."""

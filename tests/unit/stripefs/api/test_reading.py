@@ -161,8 +161,7 @@ def test_no_range_is_negative(big: str, bad: tuple[int, int]) -> None:
             file.read_ranges([bad])
 
 
-def test_sixteen_threads_read_one_file(place: Path, data: bytes) -> None:
-    (place / "big").write_bytes(data)
+def test_sixteen_threads_read_one_file(big: str, place: Path, data: bytes) -> None:
     url = spread(place).replace("?", "/big?", 1)
 
     def read(number: int) -> bool:
@@ -267,9 +266,8 @@ def test_errors_are_python_s_own(place: Path, name: str, kind: type[OSError]) ->
     assert isinstance(caught.value.__cause__, Exception)
 
 
-def test_an_error_of_one_range_is_that_of_all(place: Path, data: bytes) -> None:
-    (place / "big").write_bytes(data)
-    url = f"faulty+file://{place}/big?kinds=wrong&on=read&nth=3"
+def test_an_error_of_one_range_is_that_of_all(big: str) -> None:
+    url = f"faulty+file://{big}?kinds=wrong&on=read&nth=3"
     with stripefs.open(url) as file, pytest.raises(OSError, match="unexpectedly") as caught:
         file.read_ranges([(offset, 1000) for offset in range(0, SIZE, MIB)])
     assert caught.value.errno == errno.EIO

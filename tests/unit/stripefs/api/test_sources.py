@@ -17,13 +17,9 @@ from tests.support.refusals import refused
 DATA = content(10 * MIB)
 
 
-def striped(root: Path, name: str) -> None:
-    (root / name).parent.mkdir(parents=True, exist_ok=True)
-    stripefs.connect(str(root), layout="striped", unit="1MiB").write_bytes(name, DATA)
-
-
 def test_a_moved_tree_has_its_parts_with_it(place: Path) -> None:
-    striped(place / "old", "step/model")
+    (place / "old" / "step").mkdir(parents=True)
+    stripefs.connect(str(place / "old"), layout="striped", unit="1MiB").write_bytes("step/model", DATA)
     assert stripefs.open(str(place / "old/step/model")).read() == DATA
     stripefs.connect(str(place)).rename("old", "new")
     assert stripefs.open(str(place / "new/step/model")).read() == DATA

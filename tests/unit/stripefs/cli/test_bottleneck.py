@@ -1,5 +1,7 @@
 """The limit that binds, on plain figures."""
 
+from typing import Any
+
 import pytest
 
 from stripefs.cli.bottleneck import Sample, judge, utilisation
@@ -14,18 +16,6 @@ def sample(
     size = int(rate * 10)
     hosts = {host: int(part * size) for host, part in (shares or {}).items()}
     return Sample(size, 10.0, cpu * 10, loop * 10, machine, hosts)
-
-
-def verdict(
-    parallel: Sample,
-    *,
-    host_rate: float = 40 * MB,
-    live: int = 8,
-    cores: float = 4,
-    link: tuple[str, float] | None = None,
-) -> str:
-    used = utilisation(parallel, host_rate=host_rate, cores=cores, link=link)
-    return judge(sample(40 * MB), parallel, used, live_hosts=live).limit
 
 
 EVEN = {f"h{i}": 1 / 8 for i in range(8)}
@@ -52,5 +42,8 @@ UNEVEN = {"h0": 0.3, **{f"h{i}": 0.1 for i in range(1, 8)}}
         (sample(400 * MB), {"host_rate": 0, "live": 0}, "stripefs"),
     ],
 )
-def test_what_binds(parallel: Sample, options: dict[str, float], limit: str) -> None:
-    assert verdict(parallel, **options) == limit
+def test_what_binds(parallel: Sample, options: dict[str, Any], limit: str) -> None:
+    """On four cores; of eight live hosts that send 40 MB a second each, where nothing else is said."""
+    given = {"host_rate": 40 * MB, "live": 8, "link": None, **options}
+    used = utilisation(parallel, host_rate=given["host_rate"], cores=4, link=given["link"])
+    assert judge(sample(40 * MB), parallel, used, live_hosts=given["live"]).limit == limit

@@ -17,7 +17,6 @@ from stripefs.api import engine
 from stripefs.api.file_reader import ReadFile
 from stripefs.copy import copier
 from stripefs.copy import output as copy_output
-from tests.support.checkout import CHECKOUT
 from tests.support.python_api import LAYOUTS, MIB, content, names, spread
 from tests.unit.stripefs.cli.conftest import Run
 
@@ -199,17 +198,6 @@ def test_progress_shows_on_a_terminal_only(cp: Run, source: Path, store: Path, m
     assert err.startswith("\r")
     assert " of 20.0 MiB at " in err
     assert err.endswith("\r\x1b[K")
-
-
-def test_json_has_the_keys_that_the_document_names(cp: Run, source: Path, store: Path) -> None:
-    found = json.loads(cp("--json", source / "model", source / "none", store)[1])
-    text = (CHECKOUT / "docs" / "json.md").read_text()
-    row = next(line for line in text.splitlines() if line.startswith("| `cp` |") and "skipped_bytes" in line)
-    for key in [*found, *found["trouble"][0]]:
-        assert f"`{key}`" in row
-    assert [(each["path"], each["error"], each["kept"]) for each in found["trouble"]] == [
-        (f"{source}/none", "No such file or directory", "")
-    ]
 
 
 def test_a_copy_of_nothing_says_what_is_left_out(cp: Run, tmp_path: Path) -> None:

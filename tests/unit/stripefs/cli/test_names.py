@@ -218,11 +218,14 @@ def test_du_goes_on(run: Run, source: Path) -> None:
     assert len(err.splitlines()) == 1
 
 
-def test_json_has_the_keys_that_the_document_names(run: Run, source: Path) -> None:
+@pytest.mark.parametrize("command", ["ls", "du", "cp"])
+def test_json_has_the_keys_that_the_document_names(run: Run, source: Path, tmp_path: Path, command: str) -> None:
+    target = [tmp_path] if command == "cp" else []
+    found = json.loads(run(command, "--json", source / "empty", source / "none", *target)[1])
     text = (CHECKOUT / "docs" / "json.md").read_text()
-    for command in ("ls", "du"):
-        found = json.loads(run(command, "--json", source, source / "none")[1])
-        row = next(line for line in text.splitlines() if line.startswith(f"| `{command}` |") and "array" in line)
-        for key in [*found, *next(iter(found.values()))[0], *found["trouble"][0]]:
-            assert f"`{key}`" in row
-        assert found["trouble"] == [{"path": f"{source}/none", "error": "No such file or directory"}]
+    row = next(line for line in text.splitlines() if line.startswith(f"| `{command}` |"))
+    for each in (found, *(array[0] for array in found.values() if isinstance(array, list))):
+        assert all(f"`{key}`" in row for key in each)
+    assert [(each["path"], each["error"], each.get("kept", "")) for each in found["trouble"]] == [
+        (f"{source}/none", "No such file or directory", "")
+    ]

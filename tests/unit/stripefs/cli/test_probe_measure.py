@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import socket
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -79,11 +80,8 @@ async def test_a_silent_address_is_given_up(autojump_clock: trio.testing.MockClo
 def report(folder: Path, query: str, size: int = 3 * MIB, wrapper: str = "throttled") -> tuple[Report, list[int]]:
     told: list[int] = []
     settings = Settings(StoreSettings(url=f"{wrapper}+file://{folder}?{query}"), ReadSettings(range_size=MIB))
-    store = open_store(settings.store)
-    try:
+    with closing(open_store(settings.store)) as store:
         return trio.run(functools.partial(probe, store, b"/", settings, size, told.append)), told
-    finally:
-        store.close()
 
 
 def test_no_more_than_half_of_the_file_each_way(folder: Path) -> None:

@@ -62,8 +62,6 @@ def test_a_list_outside() -> None:
 ROUNDS = int(os.environ.get("STRIPEFS_FUZZ_ROUNDS", "400"))
 
 GOOD = golden("striped.manifest")
-OUTSIDE = golden("striped.outside")
-LISTED = golden("striped.list")
 
 POOL_AT = 68
 LIST_AT = 90
@@ -127,7 +125,6 @@ def test_the_good_one_is_read() -> None:
     assert sealed(GOOD) == GOOD
     assert Manifest.from_bytes(GOOD) == MANIFEST
     assert may_be_manifest(len(GOOD))
-    assert PARTS_AT + 4 * 40 == LIST_END
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -164,12 +161,3 @@ def test_noise_is_refused_or_another_manifest() -> None:
         except ManifestError:
             refused += 1
     assert refused > ROUNDS // 2
-
-
-def test_noise_in_a_list_outside_is_refused() -> None:
-    draw = random.Random(6)
-    for _ in range(20):
-        data = bytearray(LISTED)
-        data[draw.randrange(len(data))] ^= 1 + draw.randrange(255)
-        with pytest.raises(ManifestError):
-            Manifest.from_bytes(OUTSIDE, bytes(data))

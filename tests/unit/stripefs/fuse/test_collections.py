@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -15,66 +15,58 @@ from stripefs.vfs import ROOT, InodeTable
 NAMES = 100_000
 
 
+class Thing:
+    me: Thing | None = None
+
+
 @pytest.fixture
-def frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As in a worker whose collections are all slow, and afterwards as before."""
+def as_before() -> Iterator[None]:
+    """Collections are afterwards what they were before."""
     before = list(gc.callbacks)
-    monkeypatch.setattr(worker, "SLOW", 0.0)
-    worker.freeze_survivors()
     yield
     gc.callbacks[:] = before
     gc.unfreeze()
 
 
-def looked_at(table: InodeTable, most: list[int]) -> None:
-    """Make NAMES inodes; add the objects that each full collection looks at to `most`."""
+@pytest.fixture
+def frozen(as_before: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a worker whose collections are all slow."""
+    monkeypatch.setattr(worker, "SLOW", 0.0)
+    worker.freeze_survivors()
+
+
+def at_full_collections(look: Callable[[], int]) -> list[int]:
+    """The answers of `look` when full collections begin, from now on until the test ends."""
+    found: list[int] = []
 
     def note(phase: str, about: dict[str, int]) -> None:
         if phase == "start" and about["generation"] == 2:
-            most.append(len(gc.get_objects()))
+            found.append(look())
 
     gc.callbacks.append(note)
-    try:
-        for number in range(NAMES):
-            table.add_lookup(ROOT, b"file-%d" % number, Kind.FILE, Identity(number, number, str(number)))
-            if number % (NAMES // 10) == 0:
-                gc.collect()
-    finally:
-        gc.callbacks.remove(note)
+    return found
 
 
 def test_a_full_collection_looks_at_what_is_new(frozen: None) -> None:
-    most: list[int] = []
-    looked_at(InodeTable(), most)
-    assert max(most) < NAMES // 2  # all of them are two objects each
+    table, looked_at = InodeTable(), at_full_collections(lambda: len(gc.get_objects()))
+    for number in range(NAMES):
+        table.add_lookup(ROOT, b"file-%d" % number, Kind.FILE, Identity(number, number, str(number)))
+        if number % (NAMES // 10) == 0:
+            gc.collect()
+    assert max(looked_at) < NAMES // 2  # all of them are two objects each
 
 
-def test_collections_do_not_wait_for_many_new_objects_after_names_were_replayed() -> None:
+def test_collections_do_not_wait_for_many_new_objects_after_names_were_replayed(as_before: None) -> None:
     replayed = [[number] for number in range(800_000)]
     new: list[list[int]] = []
-    full: list[int] = []
-
-    def note(phase: str, about: dict[str, int]) -> None:
-        if phase == "start" and about["generation"] == 2:
-            full.append(len(new))
-
     gc.collect()
-    before = list(gc.callbacks)
-    try:
-        worker.freeze_survivors()
-        gc.callbacks.append(note)
-        new += ([number] for number in range(len(replayed) // 5))
-    finally:
-        gc.callbacks[:] = before
-        gc.unfreeze()
+    worker.freeze_survivors()
+    full = at_full_collections(lambda: len(new))
+    new += ([number] for number in range(len(replayed) // 5))
     assert full
 
 
 def test_what_is_forgotten_is_freed_and_so_are_young_cycles(frozen: None) -> None:
-    class Thing:
-        def __init__(self) -> None:
-            self.me: Thing | None = None
-
     old = Thing()
     gc.collect()
     cycle = Thing()
@@ -86,12 +78,9 @@ def test_what_is_forgotten_is_freed_and_so_are_young_cycles(frozen: None) -> Non
 
 
 def test_a_cycle_that_lived_through_quick_collections_is_freed(frozen: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Thing:
-        def __init__(self) -> None:
-            self.me = self
-
     monkeypatch.setattr(worker, "SLOW", float("inf"))
     cycle = Thing()
+    cycle.me = cycle
     gc.collect()
     gone = weakref.ref(cycle)
     del cycle

@@ -8,6 +8,7 @@ import socket
 import stat
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -30,8 +31,9 @@ def post(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[control.Co
     made.close()
 
 
-def serve(post: control.ControlFiles, *turns: Turn) -> threading.Thread:
-    """Let each of `turns` have one connection, then stop listening."""
+@contextmanager
+def serving(post: control.ControlFiles, *turns: Turn) -> Iterator[None]:
+    """Each of `turns` has one connection, and then nobody listens."""
 
     def run() -> None:
         for turn in turns:
@@ -42,7 +44,8 @@ def serve(post: control.ControlFiles, *turns: Turn) -> threading.Thread:
 
     thread = threading.Thread(target=run)
     thread.start()
-    return thread
+    yield
+    thread.join()
 
 
 def die_unread(connection: socket.socket) -> None:
@@ -61,30 +64,24 @@ def answer(connection: socket.socket) -> None:
 
 @pytest.mark.parametrize("deaths", [(), (die_unread,), (die_midway,), (die_unread, die_midway, die_unread)])
 def test_asked_again_through_the_next_worker(post: control.ControlFiles, deaths: tuple[Turn, ...]) -> None:
-    thread = serve(post, *deaths, answer)
-    assert control.query(MOUNTPOINT, "status") == {"v": 1, "generation": 3}
-    thread.join()
+    with serving(post, *deaths, answer):
+        assert control.query(MOUNTPOINT, "status") == {"v": 1, "generation": 3}
 
 
 def test_given_up_when_it_kills_workers(post: control.ControlFiles) -> None:
     (path,) = control.runtime_directory().glob("*.sock")
-    thread = serve(post, die_midway, die_midway)
-    with pytest.raises(MountError, match="cut off"):
+    with serving(post, die_midway, die_midway), pytest.raises(MountError, match="cut off"):
         control.ask(path, {"op": "poison"}, what="the mount", deaths=2)
-    thread.join()
 
 
 def test_stopped_before_the_answer_was_out(post: control.ControlFiles) -> None:
-    thread = serve(post, die_midway)
-    assert control.query(MOUNTPOINT, "stop") == {"v": 1, "stopping": True}
-    thread.join()
+    with serving(post, die_midway):
+        assert control.query(MOUNTPOINT, "stop") == {"v": 1, "stopping": True}
 
 
 def test_gone_before_the_answer_was_out(post: control.ControlFiles) -> None:
-    thread = serve(post, die_midway)
-    with pytest.raises(MountError, match="not served"):
+    with serving(post, die_midway), pytest.raises(MountError, match="not served"):
         control.query(MOUNTPOINT, "status")
-    thread.join()
 
 
 def test_no_answer(post: control.ControlFiles) -> None:

@@ -25,9 +25,9 @@ def listeners() -> Iterator[tuple[socket.socket, socket.socket]]:
     metrics.close()
 
 
-def answer_once_closed(address: tuple[str, int], request: bytes) -> bytes:
+def answer_once_closed(listener: socket.socket, request: bytes) -> bytes:
     """All that the client finds when it looks only after the server is done with the connection."""
-    with socket.create_connection(address) as client:
+    with socket.create_connection(listener.getsockname()) as client:
         client.sendall(request)
         over = select.poll()
         over.register(client, select.POLLRDHUP | select.POLLHUP)
@@ -40,20 +40,18 @@ def answer_once_closed(address: tuple[str, int], request: bytes) -> bytes:
 
 @pytest.mark.parametrize("rest", [0, 100, 60_000, 300_000])
 async def test_no_answer_is_lost_to_input_that_was_not_read(
-    listeners: tuple[socket.socket, socket.socket], rest: int
+    listeners: tuple[socket.socket, socket.socket], nursery: trio.Nursery, rest: int
 ) -> None:
-    service = ControlServer(listeners, {}, lambda: "figures 1\n")
-    address = listeners[1].getsockname()
+    nursery.start_soon(ControlServer(listeners, {}, lambda: "figures 1\n").run)
     request = b"GET /metrics HTTP/1.1\r\nCookie: " + b"x" * rest + b"\r\n\r\n"
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(service.run)
-        answer = await trio.to_thread.run_sync(answer_once_closed, address, request)
-        nursery.cancel_scope.cancel()
+    answer = await trio.to_thread.run_sync(answer_once_closed, listeners[1], request)
     assert answer.startswith(b"HTTP/1.1 200 OK")
     assert answer.endswith(b"\r\n\r\nfigures 1\n")
 
 
-async def test_a_bug_in_an_answer_ends_no_other_one(listeners: tuple[socket.socket, socket.socket]) -> None:
+async def test_a_bug_in_an_answer_ends_no_other_one(
+    listeners: tuple[socket.socket, socket.socket], nursery: trio.Nursery
+) -> None:
     class Panic(BaseException):
         pass
 
@@ -64,20 +62,20 @@ async def test_a_bug_in_an_answer_ends_no_other_one(listeners: tuple[socket.sock
             raise Panic
         return "figures 1\n"
 
-    service = ControlServer(listeners, {}, figures)
-    address = listeners[1].getsockname()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(service.run)
-        assert not await trio.to_thread.run_sync(answer_once_closed, address, b"GET /metrics HTTP/1.1\r\n\r\n")
-        broken = False
-        answer = await trio.to_thread.run_sync(answer_once_closed, address, b"GET /metrics HTTP/1.1\r\n\r\n")
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(ControlServer(listeners, {}, figures).run)
+    request = b"GET /metrics HTTP/1.1\r\n\r\n"
+    assert not await trio.to_thread.run_sync(answer_once_closed, listeners[1], request)
+    broken = False
+    answer = await trio.to_thread.run_sync(answer_once_closed, listeners[1], request)
     assert answer.endswith(b"figures 1\n")
 
 
 @pytest.mark.parametrize("terminal", [False, True])
 async def test_a_program_that_was_replaced_tells_how_to_go_on(
-    listeners: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch, terminal: bool
+    listeners: tuple[socket.socket, socket.socket],
+    nursery: trio.Nursery,
+    monkeypatch: pytest.MonkeyPatch,
+    terminal: bool,
 ) -> None:
     """An upgrade in place renames a module that this process has not loaded yet; nothing else can be loaded either."""
     monkeypatch.setattr(control_server, "has_terminal", lambda: terminal)
@@ -88,11 +86,8 @@ async def test_a_program_that_was_replaced_tells_how_to_go_on(
 
         return {}
 
-    service = ControlServer(listeners, {"load": load}, str)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(service.run)
-        answer = await trio.to_thread.run_sync(answer_once_closed, listeners[0].getsockname(), b'{"op": "load"}\n')
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(ControlServer(listeners, {"load": load}, str).run)
+    answer = await trio.to_thread.run_sync(answer_once_closed, listeners[0], b'{"op": "load"}\n')
     failed = json.loads(answer)["failed"]
     assert failed["message"].startswith("the program is not whole, as when it was upgraded meanwhile: No module named ")
     assert (failed["kind"], failed["exit_code"]) == ("MountError", 32)

@@ -25,6 +25,7 @@ from stripefs.fuse.worker import DEFERS_FOR, LEAVES_WITHIN, wait_for_writers
 )
 async def test_writers_are_waited_for(
     autojump_clock: MockClock,
+    nursery: trio.Nursery,
     monkeypatch: pytest.MonkeyPatch,
     written_for: float,
     changed_for: float,
@@ -41,13 +42,11 @@ async def test_writers_are_waited_for(
         setattr(target, name, 0)
 
     begun = trio.current_time()
-    async with trio.open_nursery() as nursery:
-        if written_for:
-            nursery.start_soon(hold, backend, "open_writes", written_for)
-        if changed_for:
-            nursery.start_soon(hold, operations, "changes", changed_for)
-        await wait_all_tasks_blocked()
-        await wait_for_writers(cast(Any, backend), cast(Any, operations))
-        assert trio.current_time() - begun == pytest.approx(waited, abs=0.1)
-        assert operations.defer_writers == deferred
-        nursery.cancel_scope.cancel()
+    if written_for:
+        nursery.start_soon(hold, backend, "open_writes", written_for)
+    if changed_for:
+        nursery.start_soon(hold, operations, "changes", changed_for)
+    await wait_all_tasks_blocked()
+    await wait_for_writers(cast(Any, backend), cast(Any, operations))
+    assert trio.current_time() - begun == pytest.approx(waited, abs=0.1)
+    assert operations.defer_writers == deferred

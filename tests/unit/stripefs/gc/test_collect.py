@@ -7,15 +7,14 @@ import contextlib
 import itertools
 import os
 import subprocess
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from stripefs.errors import NoSpace, PermissionDenied, QuotaExceeded, ServiceDown, StoreError, Unsupported
 from stripefs.format.manifest import Manifest, Segment
-from stripefs.gc.collect import Collected
 from stripefs.gc.rules import GcVerdict
 from stripefs.store.base import Capabilities, Store
 from stripefs.write.file_lock import acquire
@@ -139,13 +138,15 @@ def test_what_a_published_version_does_not_need_goes(place: Place) -> None:
     assert removed(collect(place)) == set()
 
 
-@pytest.mark.parametrize("why", ["young", "leased", "shared", "moved"])
+@pytest.mark.parametrize("why", ["young", "one part is young", "leased", "shared", "moved"])
 def test_what_a_published_version_may_need_stays(place: Place, why: str) -> None:
     place.striped("d/striped", version(1), seconds=OLD)
     path = stray(place, 1)
     store: Store = place.store
     if why == "young":
         stray(place, 1, DAY / 2)
+    elif why == "one part is young":  # though the folder did not change for long
+        os.utime(place.root / path)
     elif why == "leased":
         place.lock("d", "other", [version(1)], 10)
     elif why == "shared":
@@ -157,8 +158,11 @@ def test_what_a_published_version_may_need_stays(place: Place, why: str) -> None
                 os.rename(place.root / "d/striped", place.root / "d/elsewhere")
 
         store = Hooked(place.store, before)
-    assert removed(collect(place, store)) == set()
+    found = collect(place, store)
+    assert removed(found) == set()
     assert path in place.everything()
+    if why == "one part is young":
+        assert found.kept == {GcVerdict.YOUNG: (1, len(b"stray"))}
 
 
 def test_any_number_in_bounded_memory(place: Place) -> None:
@@ -197,17 +201,6 @@ def test_links_are_not_followed(place: Place, tmp_path_factory: pytest.TempPathF
 # -- beside others
 
 
-def moving(place: Place, moves: list[tuple[str, str]], trigger: bytes) -> Hooked:
-    """A store in which the next of `moves` is made when the directory `trigger` is about to be listed."""
-
-    def before(call: str, path: bytes) -> None:
-        if moves and (call, path) == ("scandir", trigger):
-            source, target = moves.pop(0)
-            os.rename(place.root / source, place.root / target)
-
-    return Hooked(place.store, before)
-
-
 @pytest.mark.parametrize(("below", "moved"), [("", "striped"), ("run/deep/", "run")])
 def test_what_is_moved_past_the_walk_keeps_its_parts(place: Place, below: str, moved: str) -> None:
     place.file("a/first", seconds=OLD)
@@ -215,10 +208,15 @@ def test_what_is_moved_past_the_walk_keeps_its_parts(place: Place, below: str, m
     place.striped(f"z/{below}striped", version(1), seconds=OLD)
     for folder in ("a", "m", "z", *(["z/run", "z/run/deep"] if below else [])):
         os.utime(place.root / folder, (1, 1))
-    before = place.everything()
-    found = collect(place, moving(place, [(f"z/{moved}", f"a/{moved}")], b"/m"))
+    good = place.everything()
+
+    def before(call: str, path: bytes) -> None:
+        if (call, path) == ("scandir", b"/m") and (place.root / "z" / moved).exists():
+            os.rename(place.root / "z" / moved, place.root / "a" / moved)
+
+    found = collect(place, Hooked(place.store, before))
     assert (removed(found), found.trouble) == (set(), [])
-    assert place.everything() == before - {f"z/{below}striped"} | {f"a/{below}striped"}
+    assert place.everything() == good - {f"z/{below}striped"} | {f"a/{below}striped"}
 
 
 def test_files_that_never_rest_keep_everything(place: Place) -> None:
@@ -281,12 +279,8 @@ def test_two_collections_at_once(place: Place) -> None:
     for number in range(1000, 1040):
         place.parts(version(number), b"x", 1, OLD)
         place.hidden("many", f"f{number}", f"{version(number)}-0", OLD)
-    results: list[Collected] = []
-    threads = [threading.Thread(target=lambda: results.append(collect(place))) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as threads:
+        results = list(threads.map(collect, [place, place]))
     assert [found.trouble for found in results] == [[], []]
     collect(place)
     assert place.everything() == good
@@ -342,12 +336,9 @@ def test_what_fails_is_named_and_stops_nothing_else(
     "damage",
     [
         lambda data: data[:40] + bytes([data[40] ^ 1]) + data[41:],
-        lambda data: bytes([data[0] ^ 1]) + data[1:],
-        lambda data: b"",
-        lambda data: data[:11],
         lambda data: data * 100,
     ],
-    ids=["a field", "the magic number", "empty", "cut", "longer"],
+    ids=["a field", "longer"],
 )
 @pytest.mark.parametrize("force", [False, True])
 def test_a_manifest_that_cannot_be_read_keeps_the_pool_and_is_named(
@@ -404,19 +395,6 @@ def test_a_full_disk_is_made_room_on(tmp_path: Path) -> None:
         place.close()
     finally:
         subprocess.run(["umount", tmp_path], check=True)
-
-
-def test_a_part_that_its_manifest_does_not_name_goes_when_it_is_old(place: Place) -> None:
-    """Until then its writer may be at work, though the folder that it lies in did not change for long."""
-    place.striped("d/striped", version(1), seconds=OLD)
-    good = place.everything()
-    path = stray(place, 1)
-    os.utime(place.root / path)
-    found = collect(place)
-    assert (found.removed, found.kept) == (0, {GcVerdict.YOUNG: (1, len(b"stray"))})
-    place.age(path, OLD)
-    assert removed(collect(place)) == {path}
-    assert place.everything() == good
 
 
 def test_stores_that_cannot_do_it_are_refused(place: Place) -> None:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import random
-import time
 from pathlib import Path
 
 import pytest
 import trio
 
 from stripefs.gc.collect import Collected, Collection
-from stripefs.gc.deferred_delete import DeferredDelete
-from stripefs.gc.rules import GcVerdict
 from stripefs.store.striped import StripedStore
-from stripefs.write import Layout, UploadManager
-from tests.support.leftovers import DAY, Hooked
-from tests.support.uploads import KIB, LAYOUTS, MIB, content, hidden, load, save, spread, until, writing
+from stripefs.write import UploadManager
+from tests.support.uploads import KIB, LAYOUTS, MIB, content, hidden, load, spread, writing
 
 
 @pytest.fixture(autouse=True)
@@ -88,53 +83,3 @@ async def test_writers_lose_nothing(tmp_path: Path) -> None:
     for path, data in stands.items():
         assert load(store, path) == data
     assert not [name for name in hidden(tmp_path) if not name.startswith(".stripefs/")]
-
-
-def age(root: Path) -> None:
-    """Nothing has changed for two days."""
-    then = time.time() - 2 * DAY
-    for path in sorted([root, *root.rglob("*")], reverse=True):
-        os.utime(path, (then, then))
-
-
-async def test_what_loses_its_name_during_a_search_stays_for_its_readers(tmp_path: Path) -> None:
-    """It is old, and no file names it any more where gc looks; but right before gc takes it, it is young again."""
-    store = spread(tmp_path)
-    view = StripedStore(store)
-    deletions = DeferredDelete(store, grace=3600.0)
-    paths = [b"/file%d" % number for number in range(4)]
-    async with (
-        writing(store, layout=Layout.STRIPED, schedule_delete=deletions.schedule) as uploads,
-        trio.open_nursery() as nursery,
-    ):
-        nursery.start_soon(deletions.run)
-        for number, path in enumerate(paths):
-            await save(uploads, path, content(MIB, number))
-        age(tmp_path)
-        readers = [view.open(path) for path in paths]
-        versions = {path.name for path in (tmp_path / ".stripefs").iterdir()}
-
-        async def replace() -> None:
-            for path in paths:
-                await save(uploads, path, content(200 * KIB), replacing=StripedStore(store).stat(path).identity)
-            await until(lambda: all((tmp_path / ".stripefs" / version / "stone").exists() for version in versions))
-
-        begun: list[bytes] = []
-
-        def before(call: str, path: bytes) -> None:
-            if call == "scandir" and path == b"/" and not begun:  # the pool was listed, and the tree was not
-                begun.append(path)
-                trio.from_thread.run(replace)
-
-        watched = Hooked(store, before)
-        found = await trio.to_thread.run_sync(Collection(watched, StripedStore(watched)).run)
-        assert (begun, found.removed, found.trouble) == ([b"/"], 0, [])
-        assert {verdict: count for verdict, (count, _) in found.kept.items()} == {GcVerdict.YOUNG: len(paths)}
-        for number, reader in enumerate(readers):
-            assert bytes(reader.read(0, MIB)) == content(MIB, number)
-            reader.close()
-        nursery.cancel_scope.cancel()
-    age(tmp_path)
-    assert Collection(store, StripedStore(store)).run().removed == len(paths)
-    for path in paths:
-        assert load(store, path) == content(200 * KIB)

@@ -8,6 +8,7 @@ import trio
 from stripefs.read import Reader
 from stripefs.settings import ReadSettings
 from stripefs.testing.throttled import ThrottledStore
+from tests.support.uploads import until
 
 MIB = 1 << 20
 
@@ -43,12 +44,6 @@ async def opened(store, **settings):
     """A reader, and the file /big that it has open."""
     async with reading(store, **settings) as reader:
         yield reader, await reader.open(b"/big")
-
-
-async def until(condition):
-    with trio.fail_after(20):
-        while not condition():
-            await trio.sleep(0.01)
 
 
 async def settled(reader):

@@ -14,6 +14,7 @@ from stripefs.read import attempts
 from stripefs.read.attempts import Confirmations
 from stripefs.read.planner import Attempt, Range, RangeState
 from stripefs.store.wrapper import WrappedHandle, WrappedStore
+from tests.support.uploads import until
 from tests.unit.stripefs.read.reading import MIB, opened, settled
 
 
@@ -103,9 +104,7 @@ async def test_a_reader_waits_while_more_read_ahead_is_on_its_way_than_has_come(
         one.add(attempt, attempt.range.offset)
 
     async def settle(count):
-        with trio.fail_after(20):
-            while len(answered) < count:
-                await trio.sleep(0.001)
+        await until(lambda: len(answered) >= count)
         await trio.testing.wait_all_tasks_blocked()
         for offset in answered:
             file.ranges.pop(offset, None)

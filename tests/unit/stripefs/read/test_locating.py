@@ -8,7 +8,7 @@ import trio
 
 from stripefs.errors import PermissionDenied, ServiceDown
 from stripefs.store.local import LocalStore
-from tests.support.waiting import PATIENCE
+from tests.support.uploads import until
 from tests.unit.stripefs.read.reading import MIB, LocatedStore, opened
 
 
@@ -38,9 +38,7 @@ async def test_locating_ahead_asks_once_at_a_time(sparse):
             await file.read(offset, 64 << 10)
             await trio.sleep(0)
         try:
-            with trio.fail_after(PATIENCE):
-                while not asked:
-                    await trio.sleep(0.01)
+            await until(lambda: asked)
             assert len(asked) == 1
         finally:
             enough.set()

@@ -16,7 +16,8 @@ from stripefs.store.allocator import Heap
 from stripefs.store.local import LocalStore
 from stripefs.testing.counting import CountingStore
 from stripefs.testing.faults import FaultyStore
-from tests.unit.stripefs.read.reading import MIB, opened, reading, settled, spread, until
+from tests.support.uploads import until
+from tests.unit.stripefs.read.reading import MIB, opened, reading, settled, spread
 
 
 async def whole(file, step):
@@ -230,7 +231,7 @@ async def test_an_open_that_was_given_up_holds_nothing(local):
         await until(lambda: store.counts.opens and not store.counts.open_now)
 
 
-async def test_the_heap_is_trimmed_while_and_after_bytes_are_here(local, content):
+async def test_the_heap_is_trimmed_while_and_after_bytes_are_here(local, content, nursery):
     told = []
 
     class Told(Heap):
@@ -239,15 +240,13 @@ async def test_the_heap_is_trimmed_while_and_after_bytes_are_here(local, content
             return 0
 
     reader = Reader(local, ReadSettings(memory=16 * MIB), Told())
-    async with trio.open_nursery() as nursery:
-        await nursery.start(reader.run)
-        file = await reader.open(b"/big")
-        assert await whole(file, MIB) == content
-        await until(lambda: True in told)
-        await file.aclose()
-        del told[:]
-        await until(lambda: told and not told[-1])
-        nursery.cancel_scope.cancel()
+    await nursery.start(reader.run)
+    file = await reader.open(b"/big")
+    assert await whole(file, MIB) == content
+    await until(lambda: True in told)
+    await file.aclose()
+    del told[:]
+    await until(lambda: told and not told[-1])
 
 
 @pytest.fixture

@@ -10,18 +10,11 @@ import pytest
 from stripefs.errors import ConfigError
 from stripefs.settings import StoreSettings
 from stripefs.store.url import open_store, prepare
+from tests.integration.store.http.conftest import nothing_from_outside
+
+__all__ = ["nothing_from_outside"]
 
 URLS = ("http://127.0.0.1:1/", "https://127.0.0.1:1/")
-
-
-@pytest.fixture(autouse=True)
-def nothing_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.lower(), raising=False)
-    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR", "SSLKEYLOGFILE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("NETRC", str(tmp_path / "no-netrc"))
 
 
 def refused(url: str) -> str:
@@ -34,17 +27,14 @@ def refused(url: str) -> str:
 
 
 @pytest.mark.parametrize("url", URLS)
-@pytest.mark.parametrize("proxy", ["ftp://proxy:1", "http://[::1", "http://proxy:port"])
-def test_a_proxy_that_means_nothing_is_the_users_to_mend(proxy: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ALL_PROXY", proxy)
-    assert "proxy" in refused(url)
-
-
-@pytest.mark.parametrize("url", URLS)
-def test_a_proxy_whose_client_is_not_installed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("proxy", ["ftp://proxy:1", "http://[::1", "http://proxy:port", "socks5://127.0.0.1:1"])
+def test_a_proxy_that_cannot_be_used_is_the_users_to_mend(
+    proxy: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It means nothing, or its client is not installed."""
     monkeypatch.setitem(sys.modules, "socksio", None)
-    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1")
-    assert "socksio" in refused(url)
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    assert ("socksio" if proxy.startswith("socks5") else "proxy") in refused(url)
 
 
 @pytest.mark.parametrize("url", URLS)

@@ -41,17 +41,13 @@ from tests.unit.stripefs.vfs.world import (
 )
 
 
-def filled() -> MemoryStore:
+@pytest.fixture
+def store() -> MemoryStore:
     store = MemoryStore()
     store.put(b"/f", b"one")
     store.put(b"/g", b"other")
     store.put(b"/d", kind=Kind.DIRECTORY)
     return store
-
-
-@pytest.fixture
-def store() -> MemoryStore:
-    return filled()
 
 
 Step = Callable[[WritableTree], Awaitable[object]]

@@ -9,16 +9,17 @@ import trio
 import trio.testing
 
 from stripefs.errors import ServiceDown, StoreError
-from stripefs.vfs import ROOT, NodeAttributes, UnknownHandle, read_handles
+from stripefs.vfs import ROOT, NodeAttributes, Tree, UnknownHandle, read_handles
 from tests.unit.stripefs.vfs.world import MemoryStore, failing, listed, make, quiet
 
 
-def filled(store: MemoryStore, count: int) -> list[bytes]:
-    """Names of files that are put into the root, in order."""
+async def opened(store: MemoryStore, count: int) -> tuple[list[bytes], Tree, int]:
+    """Names of files that are put into the root, in order; a tree, and a handle that lists its root."""
     names = [b"%03d" % number for number in range(count)]
     for name in names:
         store.put(b"/" + name)
-    return names
+    tree = make(store)
+    return names, tree, await tree.opendir(ROOT)
 
 
 async def test_transient_failures_are_tried_again(store: MemoryStore, clock: trio.testing.MockClock) -> None:
@@ -40,9 +41,7 @@ async def test_a_call_that_hangs_is_abandoned(store: MemoryStore) -> None:
 
 
 async def test_listing_pages_and_positions(store: MemoryStore) -> None:
-    names = filled(store, 20)
-    tree = make(store)
-    handle = await tree.opendir(ROOT)
+    names, tree, handle = await opened(store, 20)
     assert len(await listed(tree, handle, most=5)) == 5
     assert len(store.calls) == 2  # the first entries come before all are listed
     whole = await listed(tree, handle, 0)
@@ -55,10 +54,8 @@ async def test_listing_pages_and_positions(store: MemoryStore) -> None:
         await listed(tree, handle, 1000)
 
 
-async def test_going_back_among_many_names_holds_nobody_up(store: MemoryStore) -> None:
-    names = filled(store, 9)
-    tree = make(store)
-    handle = await tree.opendir(ROOT)
+async def test_going_back_among_many_names_holds_nobody_up(store: MemoryStore, nursery: trio.Nursery) -> None:
+    names, tree, handle = await opened(store, 9)
     whole = await listed(tree, handle)
     await listed(tree, handle, whole[4][1])  # pages before it are not kept
     count = 10 * read_handles._LEARNED_AT_ONCE
@@ -71,19 +68,15 @@ async def test_going_back_among_many_names_holds_nobody_up(store: MemoryStore) -
             await trio.lowlevel.checkpoint()
             steps.append(len(tree._listings[handle]._known) - known)
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(note_steps)
-        assert await listed(tree, handle, 0) == whole
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(note_steps)
+    assert await listed(tree, handle, 0) == whole
     assert len(tree._listings[handle]._known) == count + len(names)
     assert 0 < max(steps) <= 2 * read_handles._LEARNED_AT_ONCE
     assert await listed(tree, handle, whole[3][1], most=3) == whole[4:7]
 
 
 async def test_a_page_taken_in_part_is_not_asked_for_again(store: MemoryStore) -> None:
-    names = filled(store, 9)
-    tree = make(store)
-    handle = await tree.opendir(ROOT)
+    names, tree, handle = await opened(store, 9)
     found, start = [], 0
     while page := await listed(tree, handle, start, most=4):
         found += page[:2]  # the kernel's caller took two of four
@@ -112,9 +105,8 @@ async def test_changes_while_listing_lose_and_repeat_nothing(store: MemoryStore)
 
 
 async def test_listed_entries_count_as_looked_up(store: MemoryStore) -> None:
-    filled(store, 5)
-    tree = make(store)
-    await listed(tree, await tree.opendir(ROOT), most=3)
+    _, tree, handle = await opened(store, 5)
+    await listed(tree, handle, most=3)
     assert len(tree.state.nodes) == 1 + 3
     tree.forget([(node, 1) for node in list(tree.state.nodes)])
     assert len(tree.state.nodes) == 1
@@ -122,7 +114,7 @@ async def test_listed_entries_count_as_looked_up(store: MemoryStore) -> None:
 
 async def test_listing_goes_on_after_a_failure(store: MemoryStore, clock: trio.testing.MockClock) -> None:
     """Entries that were shown before it are kept. One in passing is not told."""
-    names = filled(store, 8)
+    names, tree, handle = await opened(store, 8)
 
     def fail(call: str, path: bytes) -> None:
         if len(store.calls) == 2:
@@ -131,8 +123,6 @@ async def test_listing_goes_on_after_a_failure(store: MemoryStore, clock: trio.t
             raise StoreError("broken")
 
     store.before = fail
-    tree = make(store)
-    handle = await tree.opendir(ROOT)
     shown = await listed(tree, handle)
     with pytest.raises(StoreError, match="broken"):
         await listed(tree, handle, shown[-1][1])
@@ -142,9 +132,7 @@ async def test_listing_goes_on_after_a_failure(store: MemoryStore, clock: trio.t
 
 
 async def test_attributes_of_an_old_listing_are_not_believed(store: MemoryStore, clock: trio.testing.MockClock) -> None:
-    filled(store, 3)
-    tree = make(store)
-    handle = await tree.opendir(ROOT)
+    _, tree, handle = await opened(store, 3)
     valid: list[float] = []
 
     def show(name: bytes, attributes: NodeAttributes, cookie: int) -> bool:

@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 
 from stripefs.errors import NotFound, StoreError
-from stripefs.format.lock_and_record import LEASE
 from stripefs.gc.collect import Collection
 from stripefs.gc.recover import recover
 from stripefs.store.striped import StripedStore
 from stripefs.write import Layout
 from stripefs.write.commit import Commit, CommitState
 from tests.model.mounts import Client
-from tests.support.uploads import MIB, beside, content, load, save, spread, writing
+from tests.support.uploads import MIB, age, beside, content, load, save, spread, writing
 
 DAY = 86_400.0
 
@@ -77,9 +76,8 @@ async def test_a_writer_that_dies(
     store = spread(tmp_path)
     published = state in (CommitState.VISIBLE, CommitState.PUBLISHED) or state not in seen
     assert load(store, b"/file") == (new if published else old)
-    lock = tmp_path / ".file.stripefs-lock"
-    if lock.exists():
-        os.utime(lock, ns=(0, lock.stat().st_mtime_ns - int((LEASE + 1) * 1e9)))
+    if (tmp_path / ".file.stripefs-lock").exists():
+        age(tmp_path)
     if published:
         with pytest.raises(NotFound):
             recover(store, StripedStore(store), b"/file", to=b"/file")

@@ -97,9 +97,8 @@ async def test_at_each_step(tmp_path, layout):
             assert load(store, b"/file") in (OLD, DATA[: upload.length]), step
 
 
-async def test_a_manifest_that_comes_late_finds_its_parts(tmp_path):
+async def test_a_manifest_that_comes_late_finds_its_parts(store):
     """Renaming it takes longer than anybody waits; the writer gives up, and then it stands all the same."""
-    store = spread(tmp_path)
     begun, rename = trio.Event(), store.rename
     token = trio.lowlevel.current_trio_token()
 
@@ -140,9 +139,8 @@ async def cut_off_while(held, call, *args):
 
 @pytest.mark.parametrize("size", [1000, len(DATA)])
 @pytest.mark.parametrize("layout", LAYOUTS)
-async def test_a_close_that_is_cut_off_before_its_last_step(tmp_path, layout, size):
+async def test_a_close_that_is_cut_off_before_its_last_step(store, tmp_path, layout, size):
     """The version is withdrawn, so that the name is free at once, and is not published later."""
-    store = spread(tmp_path)
     async with writing(store, layout=layout) as uploads:
         await save(uploads, b"/file", OLD)
         upload = await begin_with(uploads, DATA[:size], replacing=store.stat(b"/file").identity)
@@ -155,11 +153,10 @@ async def test_a_close_that_is_cut_off_before_its_last_step(tmp_path, layout, si
 @pytest.mark.parametrize(
     ("layout", "durable"), [*((layout, False) for layout in LAYOUTS), (Layout.CONCAT, True), (Layout.PLAIN, True)]
 )
-async def test_a_close_whose_last_step_is_not_taken_back(tmp_path, layout, durable, size, caplog):
+async def test_a_close_whose_last_step_is_not_taken_back(store, tmp_path, layout, durable, size, caplog):
     """The lock stays, and with it everybody else out, until it runs out: nobody knows what comes.
 
     durable: fsync has made the bytes that. Else they cannot be removed."""
-    store = spread(tmp_path)
     remove = store.remove
 
     def refuse(path):
@@ -182,9 +179,8 @@ async def test_a_close_whose_last_step_is_not_taken_back(tmp_path, layout, durab
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-async def test_the_next_writer_takes_back_what_may_yet_come(tmp_path, layout):
+async def test_the_next_writer_takes_back_what_may_yet_come(store, tmp_path, layout):
     """Through the same mount, to which the lock is no hindrance. Until that is done it is told to wait."""
-    store = spread(tmp_path)
     remove = store.remove
 
     def refuse(path):
@@ -206,8 +202,7 @@ async def test_the_next_writer_takes_back_what_may_yet_come(tmp_path, layout):
 
 
 @pytest.mark.parametrize("layout", [Layout.CONCAT, Layout.STRIPED])
-async def test_the_lock_does_not_wait_for_parts_that_hang(tmp_path, layout):
-    store = spread(tmp_path)
+async def test_the_lock_does_not_wait_for_parts_that_hang(store, tmp_path, layout):
     async with writing(store, layout=layout, io_timeout=2.0) as uploads:
         upload = await uploads.begin(b"/file", replacing=None)
         held = Held(store, "create")
@@ -219,8 +214,7 @@ async def test_the_lock_does_not_wait_for_parts_that_hang(tmp_path, layout):
         assert not (tmp_path / "file").exists()
 
 
-async def test_a_join_behind_what_is_published(tmp_path):
-    store = spread(tmp_path)
+async def test_a_join_behind_what_is_published(store, tmp_path):
     async with writing(store, layout=Layout.CONCAT) as uploads:
         upload = await begin_with(uploads, DATA)
         await upload.publish(final=False)
@@ -230,9 +224,8 @@ async def test_a_join_behind_what_is_published(tmp_path):
         assert load(store, b"/file") in (DATA, 2 * DATA)
 
 
-async def test_a_join_that_comes_late_leaves_nothing(tmp_path, monkeypatch):
+async def test_a_join_that_comes_late_leaves_nothing(store, tmp_path, monkeypatch):
     """A local directory knows no join in one step: what is gone by then is read all the same, and gets its name."""
-    store = spread(tmp_path)
     monkeypatch.setattr(local_write, "_copy", local_write._copy)  # put back in the end
     held = Held(local_write, "_copy")
     async with writing(store, layout=Layout.CONCAT, memory=MIB) as uploads:  # so little makes several parts
@@ -246,8 +239,7 @@ async def test_a_join_that_comes_late_leaves_nothing(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("stage", ["begin", "moving"])
-async def test_a_lock_that_comes_late_is_let_go(tmp_path, stage):
-    store = spread(tmp_path)
+async def test_a_lock_that_comes_late_is_let_go(store, tmp_path, stage):
     (tmp_path / "d").mkdir()
     async with writing(store) as uploads:
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from stripefs.errors import Busy, Exists, NotADirectory, NotFound, PermissionDenied, QuotaExceeded, ServiceDown
+from stripefs.errors import Busy, Exists, NotADirectory, NotFound, PermissionDenied, QuotaExceeded
 from stripefs.format.lock_and_record import LEASE, LockDocument
 from stripefs.store.local import LocalStore
 from stripefs.store.wrapper import WrappedStore
@@ -69,20 +69,6 @@ def test_a_file_that_says_it_is_ones_lock_and_was_put_by_nobody_now_is_not(store
         store.put(lock_path(b"/file"), [late])
         with pytest.raises(DraftLost):
             held.check()
-
-
-def test_a_lock_is_let_go_though_the_answer_to_its_renewal_was_lost(tmp_path):
-    class Lossy(LocalStore):
-        def set_attributes(self, path, attributes):
-            super().set_attributes(path, attributes)
-            raise ServiceDown("the answer was lost")
-
-    store = Lossy(bytes(tmp_path))
-    held = acquire(store, b"/file")
-    with pytest.raises(ServiceDown):
-        held.renew()
-    held.release()
-    assert not os.listdir(tmp_path)
 
 
 @pytest.mark.parametrize("further", [False, True])

@@ -6,9 +6,7 @@ import pytest
 
 from stripefs.errors import Abandoned, HostFailed
 from stripefs.write.parts import HostSlots, UploadAttempt
-
-PATIENCE = 30
-"""Seconds after which what has to come counts as missing."""
+from tests.support.waiting import PATIENCE, eventually
 
 
 class Sending:
@@ -32,11 +30,7 @@ class Sending:
 
     def waits(self):
         """Return once it stands in the line."""
-        for _ in range(PATIENCE * 100):
-            if self.attempt.waiting:
-                return
-            threading.Event().wait(0.01)
-        raise AssertionError("it does not wait")
+        eventually(lambda: self.attempt.waiting, "its place in the line")
 
     def over(self):
         self._thread.join(PATIENCE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -44,12 +45,8 @@ class Particular(LocalStore):
     ],
 )
 def test_usable_names(tmp_path: Path, path: bytes, error: type[StoreError] | None) -> None:
-    store = StripedStore(Particular(bytes(tmp_path)))
-    try:
-        if error is None:
-            ensure_usable(path, store)
-        else:
-            with pytest.raises(error):
-                ensure_usable(path, store)
-    finally:
-        store.close()
+    with (
+        contextlib.closing(StripedStore(Particular(bytes(tmp_path)))) as store,
+        pytest.raises(error) if error else contextlib.nullcontext(),
+    ):
+        ensure_usable(path, store)

@@ -95,10 +95,6 @@ def saying(names: UploadNames, segments: list[RecordSegment], key: object) -> Du
     return Durable(len(segments), key, record)  # type: ignore[arg-type]
 
 
-def log_on(disk: Disk, names: UploadNames) -> RecordLog:
-    return RecordLog(disk, names, disk)  # type: ignore[arg-type]
-
-
 @examples(150)
 @given(
     st.lists(
@@ -118,7 +114,7 @@ def test_whoever_dies_leaves_what_the_last_fsync_promised(steps: list[tuple[str,
 
     async def run() -> None:
         names = UploadNames(b"/file")
-        log = log_on(disk, names)
+        log = RecordLog(disk, names, disk)  # type: ignore[arg-type]
         segments: list[RecordSegment] = []
         made = generation = 0
         for step, count, lost in steps:

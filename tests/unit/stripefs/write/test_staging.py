@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 
 from stripefs.errors import ConfigError, HostFailed, NoSpace, StoreError
 from stripefs.store.base import Buffer, Kind, Status
-from stripefs.write import Layout, NotSequential
 from stripefs.write import staged_file as staging_file
 from stripefs.write.staged_file import CHUNK
 from stripefs.write.staging import Staging
-from tests.support.uploads import KIB, LAYOUTS, MIB, beside, content, load, save, spread, writing
+from tests.support.uploads import MIB
 
 
 @dataclasses.dataclass(eq=False)
@@ -212,31 +211,3 @@ def test_bad_settings_are_refused(tmp_path: Path) -> None:
     (tmp_path / ".stripefs-staging").symlink_to("elsewhere")
     with pytest.raises(ConfigError, match="cannot be used"):
         Staging(str(tmp_path), MIB, "/mnt")
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-async def test_a_writer_that_seeks_back_in_mid_write(tmp_path: Path, layout: Layout) -> None:
-    store, data = spread(tmp_path), bytearray(content(2 * MIB))
-    staging = Staging(str(tmp_path.parent), 16 * MIB, "/mnt")
-    async with writing(store, layout=layout, memory=4 * MIB) as uploads:
-        await save(uploads, b"/f", b"old")
-        upload = await uploads.begin(b"/f", replacing=store.stat(b"/f").identity)
-        await upload.write(0, bytes(data))
-        with pytest.raises(NotSequential):
-            await upload.write(5, b"patched")
-        staged = await staging.new(b"f")
-        await staged.fill(upload.read, upload.length)
-        await staged.write(5, b"patched")
-        data[5:12] = b"patched"
-        await staged.sync(upload)
-        assert load(store, b"/f") == b"old"
-        await staged.publish(upload, False)
-        assert load(store, b"/f") == data
-        await staged.truncate(200 * KIB)
-        await staged.write(300 * KIB, b"end")
-        data[200 * KIB :] = bytes(100 * KIB) + b"end"
-        await staged.publish(upload, True)
-        assert load(store, b"/f") == data
-        await staged.close()
-    staging.close()
-    assert not beside(tmp_path)

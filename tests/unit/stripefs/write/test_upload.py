@@ -12,6 +12,7 @@ from stripefs.store.striped import StripedStore
 from stripefs.write import DraftLost, Layout, UploadManager
 from tests.support.uploads import (
     DEADLINE,
+    KIB,
     LAYOUTS,
     MIB,
     begin_with,
@@ -46,6 +47,13 @@ async def test_buffers_may_change_afterwards(store):
         buffer[:] = b"c" * MIB
         await upload.publish(final=True)
     assert load(store, b"/file") == b"a" * MIB + b"b" * MIB
+
+
+@pytest.mark.parametrize("size", [128 * KIB - 1, 128 * KIB])
+async def test_small_files_are_not_striped(store, tmp_path, size):
+    async with writing(store, layout=Layout.STRIPED) as uploads:
+        await save(uploads, b"/file", content(size))
+    assert bool(hidden(tmp_path)) == (size >= 128 * KIB)
 
 
 async def test_what_was_abandoned_takes_nothing(store):

@@ -33,12 +33,9 @@ def test_a_file_read_in_no_order_is_read_ahead_for_less_and_less():
     length, item = 2 << 30, 2 * MIB
     items = list(range(0, length, item))
     draw.shuffle(items)
-    world = World(limits(budget=256 * MIB), eight())
-    file = world.open(placed(length, 8 * MIB, 8, 1, 0))
-    trusted = file.cursors.trust.ahead_of_read
-    world.client(file, [(begin + half, MIB) for begin in items for half in (0, MIB)])
-    world.run()
-    assert file.cursors.trust.ahead_of_read < trusted / 8
+    reads = [(begin + half, MIB) for begin in items for half in (0, MIB)]
+    world = played(placed(length, 8 * MIB, 8, 1, 0), reads, budget=256 * MIB)
+    assert world.clients[0].file.cursors.trust.ahead_of_read < ReadaheadTrust().ahead_of_read / 8
     assert world.planner.bytes_fetched < 5 * length  # 7 times without the feedback
 
 
@@ -124,11 +121,7 @@ def test_the_first_range_that_takes_long_opens_the_whole_window():
 def test_a_reader_far_behind_another_gets_the_memory_kept_for_it():
     """It reads anew what went before it came, and nothing after that."""
     length = 768 * MIB
-    world = World(limits(budget=1024 * MIB), eight())
-    file = world.open(dealt(length))
-    world.client(file, sequential(length))
-    world.at(1.0, lambda: world.client(file, sequential(length)))
-    world.run()
+    world = played(dealt(length), sequential(length), late=(1.0, sequential(length)), budget=1024 * MIB)
     gap = 8 * 40e6 * 1.0
     assert length + 64 * MIB < world.planner.bytes_fetched < length + gap + 64 * MIB
 
@@ -152,11 +145,7 @@ def copied(rank: int, length: int) -> list[tuple[int, int]]:
 def test_two_processes_that_share_out_the_tensors_of_a_file(budget, twice):
     """Each jumps over what the other one is on its way to, and so passes it without having read it."""
     length = 2048 * MIB
-    world = World(limits(budget=budget * MIB), eight())
-    file = world.open(dealt(length))
-    world.client(file, copied(0, length))
-    world.at(0.05, lambda: world.client(file, copied(1, length)))
-    world.run()
+    world = played(dealt(length), copied(0, length), late=(0.05, copied(1, length)), budget=budget * MIB)
     assert world.planner.bytes_fetched <= length * (1 + twice)
     assert world.now < 1.1 * length / (8 * 40e6)
 

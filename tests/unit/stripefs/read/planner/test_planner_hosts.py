@@ -22,19 +22,15 @@ def test_a_frozen_host_is_hedged_and_then_avoided():
 
 def test_without_hedging_the_clients_time_out_decides():
     length = 64 * MIB
-    world = World(limits(hedge=False), eight())
-    client = world.client(world.open(placed(length, 8 * MIB, 8, 2, 7)), sequential(length))
-    world.hosts["h3"].frozen = True
-    world.run()
+    hosts = {**eight(), "h3": Host(40e6, frozen=True)}
+    world = played(placed(length, 8 * MIB, 8, 2, 7), sequential(length), hosts=hosts, hedge=False)
     assert world.planner.hedges == 0
-    assert not client.errors
+    assert not world.clients[0].errors
 
 
 def test_a_dead_only_replica_fails_at_the_deadline_and_not_before():
-    world = World(limits(io_timeout=10.0), {"h0": Host(40e6, dead=True)})
-    client = world.client(world.open(placed(4 * MIB, MIB, 1, 1, 0)), [(0, 4096)])
-    world.run()
-    assert len(client.errors) == 1
+    world = played(placed(4 * MIB, MIB, 1, 1, 0), [(0, 4096)], hosts={"h0": Host(40e6, dead=True)}, io_timeout=10.0)
+    assert len(world.clients[0].errors) == 1
     assert 8.0 <= world.now <= 12.0
 
 
@@ -55,11 +51,8 @@ def test_a_host_that_comes_back_is_used_again():
 
 
 def test_a_stale_version_fails_what_is_absent_and_keeps_what_is_here():
-    world = World(limits(), eight())
-    file = world.open(placed(512 * MIB, 8 * MIB, 8, 1, 0))
-    world.client(file, [(0, MIB)])
-    world.run()
-    planner = world.planner
+    world = played(placed(512 * MIB, 8 * MIB, 8, 1, 0), [(0, MIB)])
+    planner, file = world.planner, world.clients[0].file
     planner.read(file, 300 * MIB, MIB, world.now)
     attempt = planner.dispatch(world.now)[0]
     failed = planner.failed(attempt, StaleVersion("replaced"), world.now)

@@ -13,7 +13,7 @@ from stripefs.read.planner import FilePlan, HostTable
 from stripefs.read.planner.budget_share import LOCAL_AHEAD
 from stripefs.read.planner.range_buffer import KEPT
 from stripefs.store.base import Block
-from tests.unit.stripefs.read.planner.world import MIB, Host, World, eight, limits, placed, sequential
+from tests.unit.stripefs.read.planner.world import MIB, Host, World, eight, limits, placed, played, sequential
 
 LOCAL = "local"
 
@@ -25,8 +25,11 @@ def cached(blocks: Sequence[Block], which: Sequence[bool]) -> list[Block]:
     ]
 
 
-def world(local: Host, **changes: object) -> World:
-    return World(limits(local_hosts=frozenset((LOCAL,)), **changes), {LOCAL: local, **eight()})
+def stream(local: Host, blocks: Sequence[Block], reads: Sequence[tuple[int, int]], **changes: object) -> World:
+    """The world after one reader; none of its reads failed."""
+    found = played(blocks, reads, hosts={LOCAL: local, **eight()}, local_hosts=frozenset((LOCAL,)), **changes)
+    assert not found.clients[0].errors
+    return found
 
 
 def fetched_from(world: World, name: str) -> int:
@@ -36,7 +39,7 @@ def fetched_from(world: World, name: str) -> int:
 @pytest.mark.parametrize("trouble", ["dead", "frozen"])
 def test_a_local_host_that_fails_or_hangs_is_replaced_by_the_others(trouble: str) -> None:
     length = 128 * MIB
-    broken = world(Host(300e6))
+    broken = World(limits(local_hosts=frozenset((LOCAL,))), {LOCAL: Host(300e6), **eight()})
     client = broken.client(broken.open(cached(placed(length, 8 * MIB, 8, 2, 3), [True] * 16)), sequential(length))
     broken.at(0.1, lambda: setattr(broken.hosts[LOCAL], trouble, True))
     broken.run(until=30)
@@ -51,15 +54,12 @@ def test_a_local_host_that_fails_or_hangs_is_replaced_by_the_others(trouble: str
 def test_a_local_host_that_comes_back_is_used_again() -> None:
     length = 512 * MIB
     blocks = placed(length, 8 * MIB, 8, 2, 5)
-    back = world(Host(100e6, dead=True))
     reads = sequential(length)
-    file = back.open(cached(blocks, [True] * len(blocks)))
-    back.client(file, reads[: len(reads) // 8])
-    back.run()
+    back = stream(Host(100e6, dead=True), cached(blocks, [True] * len(blocks)), reads[: len(reads) // 8])
     assert fetched_from(back, LOCAL) == 0
     back.hosts[LOCAL].dead = False
     back.now += 20.0  # past the 5 s for which it is avoided
-    back.client(file, reads[len(reads) // 2 :])
+    back.client(back.clients[0].file, reads[len(reads) // 2 :])
     back.run()
     assert fetched_from(back, LOCAL) > length // 4
 
@@ -93,10 +93,7 @@ def test_a_busy_local_host_is_waited_for_but_not_one_that_was_tried() -> None:
 def test_a_stream_is_served_from_a_local_host_with_little_memory() -> None:
     length = 768 * MIB
     blocks = [Block(at, 64 * MIB, (LOCAL,)) for at in range(0, length, 64 * MIB)]
-    quick = World(limits(local_hosts=frozenset((LOCAL,)), budget=1024 * MIB), {LOCAL: Host(400e6), **eight()})
-    client = quick.client(quick.open(blocks), sequential(length))
-    quick.run()
-    assert not client.errors
+    quick = stream(Host(400e6), blocks, sequential(length), budget=1024 * MIB)
     assert quick.planner.bytes_fetched == length
     assert quick.planner.pool.peak <= LOCAL_AHEAD + KEPT + 3 * 8 * MIB
     assert quick.now < 1.1 * length / 400e6
@@ -105,10 +102,7 @@ def test_a_stream_is_served_from_a_local_host_with_little_memory() -> None:
 def test_remote_blocks_are_looked_for_beyond_local_ones() -> None:
     local = [Block(at, 64 * MIB, (LOCAL,)) for at in range(0, 256 * MIB, 64 * MIB)]
     remote = [Block(at, 8 * MIB, (f"h{at // (8 * MIB) % 8}",)) for at in range(256 * MIB, 384 * MIB, 8 * MIB)]
-    mixed = world(Host(100e6), budget=512 * MIB)
-    file = mixed.open([*local, *remote])
-    mixed.client(file, sequential(128 * MIB))
-    mixed.run()
+    mixed = stream(Host(100e6), [*local, *remote], sequential(128 * MIB), budget=512 * MIB)
     assert fetched_from(mixed, LOCAL) <= 128 * MIB + LOCAL_AHEAD + 8 * MIB
     assert sum(fetched_from(mixed, f"h{number}") for number in range(8)) == 128 * MIB
 
@@ -116,10 +110,7 @@ def test_remote_blocks_are_looked_for_beyond_local_ones() -> None:
 def test_a_backward_stream_from_a_local_host_looks_no_further_ahead_either() -> None:
     length = 512 * MIB
     blocks = [Block(at, 64 * MIB, (LOCAL,)) for at in range(0, length, 64 * MIB)]
-    back = world(Host(400e6), budget=512 * MIB)
-    client = back.client(back.open(blocks), sequential(length)[::-1][:200])
-    back.run()
-    assert not client.errors
+    back = stream(Host(400e6), blocks, sequential(length)[::-1][:200], budget=512 * MIB)
     assert fetched_from(back, LOCAL) <= 200 * MIB + LOCAL_AHEAD + 2 * 8 * MIB
 
 

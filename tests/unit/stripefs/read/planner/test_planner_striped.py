@@ -64,15 +64,12 @@ def told(world):
 def test_a_stream_says_how_far_it_goes_on():
     """As far as it is trusted to, which is further than the memory reaches, and never past the end of the file."""
     length = 1024 * MIB
-    world = World(limits(budget=64 * MIB), eight())
-    file = world.open(striped(length, 8, 8))
-    world.client(file, sequential(4 * MIB))
-    world.run()
+    world = played(striped(length, 8, 8), sequential(4 * MIB), budget=64 * MIB)
     ends = {offset + ahead for offset, ahead in told(world)}
     assert all(ahead > 0 for _, ahead in told(world))
     assert max(ends) > 64 * MIB
     assert max(ends) <= length
-    world.client(file, sequential(length)[4:])
+    world.client(world.clients[0].file, sequential(length)[4:])
     world.run()
     assert all(offset + ahead <= length for offset, ahead in told(world))
 

@@ -205,17 +205,9 @@ class World:
         client.at += 1
 
 
-def limits(budget=256 * MIB, threads=32, per_host=3, **changed):
-    return Limits(
-        **{
-            "budget": budget,
-            "range_size": 8 * MIB,
-            "threads": threads,
-            "per_host": per_host,
-            "io_timeout": 90.0,
-            **changed,
-        }
-    )
+def limits(**changed):
+    given = {"budget": 256 * MIB, "range_size": 8 * MIB, "threads": 32, "per_host": 3, "io_timeout": 90.0, **changed}
+    return Limits(**given)
 
 
 def eight(**changed):
@@ -232,11 +224,14 @@ def dealt(length):
     return [type(block)(block.offset, block.length, (f"h{n % 8}",)) for n, block in enumerate(blocks)]
 
 
-def played(blocks, *readers, hosts=None, **changes):
-    """The world after these readers have read one file of these blocks, each by its list of reads."""
+def played(blocks, *readers, late=None, hosts=None, **changes):
+    """The world after these readers have read one file of these blocks, each by its list of reads. late: when one more
+    reader comes, and its reads."""
     world = World(limits(**changes), hosts or eight())
     file = world.open(blocks)
     for reads in readers:
         world.client(file, reads)
+    if late:
+        world.at(late[0], lambda: world.client(file, late[1]))
     world.run()
     return world
